@@ -4,8 +4,9 @@ BIN = .venv/bin
 
 .PHONY: setup transformers demo test test-all check bench clean
 
+# The closing lines are for `make setup` alone, not for what depends on it.
 setup:
-	@$(PYTHON) tools/setup.py
+	@$(PYTHON) tools/setup.py $(if $(filter setup,$(or $(MAKECMDGOALS),setup)),next)
 
 transformers:
 	@$(PYTHON) tools/setup.py transformers

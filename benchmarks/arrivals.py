@@ -19,13 +19,13 @@ from paceline.bench.method import Method
 from paceline.bench.replay.replay import MAX_TOKENS_UNLIMITED, ReplayContext, stop_after
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafter_factory import make_drafter, make_policy
-from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import LearningDrafter, Target
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.speculative.stats import Stats
+from paceline.system.home import to_stderr
 
 Conversation = Sequence[Recording]
 

@@ -212,14 +212,29 @@ def compile_kernels() -> None:
         print(f"setup: compiling kernels, done in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
+def next_steps() -> str:
+    """Return what to type after the set-up."""
+    activate = r".venv\Scripts\activate" if os.name == "nt" else "source .venv/bin/activate"
+    steps = {
+        "make demo": "plain and drafted decoding, side by side",
+        activate: "`paceline` is a command in this shell",
+        "paceline chat -m zoo:smollm2": "talk with a small real model",
+        "paceline --help": "all commands; README.md has examples",
+    }
+    lines = [f"  {step:30} # {what}" for step, what in steps.items()]
+    return "\n".join(["ready. What to type next:", *lines])
+
+
 def main(*extra: str) -> None:
-    """Set up everything. extra: "transformers"."""
+    """Set up everything. extra: "transformers" adds them, "next" prints what to type next."""
     if not READY.exists() or READY.read_text() != state():
         set_up()
     compile_kernels()
     add(model())
     if "transformers" in extra:
         add(transformers())
+    if "next" in extra:
+        print(next_steps())
 
 
 def set_up() -> None:

@@ -103,8 +103,8 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
 
 def make(name: str, parts: DrafterInputs) -> Drafter:
     """Make a drafter by its name in the table; a draft model with a translation drafts by SLEM."""
-    module = "slem" if name == MODEL_SOURCE and parts.translation is not None else name
-    drafter: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
+    file = "slem" if name == MODEL_SOURCE and parts.translation is not None else name
+    drafter: Drafter = import_module(DRAFTERS[name].module or f"paceline.drafters.{file}").make(parts)
     return drafter
 
 

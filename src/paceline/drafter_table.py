@@ -1,9 +1,15 @@
-"""The table of drafters. `make` in drafters/NAME.py makes the drafter of a row."""
+"""The table of drafters. `make` in drafters/NAME.py makes the drafter of a row.
+
+Other packages add rows by entry points of the group `paceline.drafters`, which refer to a DrafterEntry. Its
+`module` names the module with `make`; the entry's own module is imported early and imports only this one.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 # Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
@@ -26,7 +32,8 @@ class DrafterEntry:
     window: True if its drafts carry a window of guesses that are computed but not verified.
     token_ids: True if it needs a draft model's token ids, which SLEM does not have.
     colour: the colour of its text on a terminal.
-    source: the source of its tokens, if it is not the name."""
+    source: the source of its tokens, if it is not the name.
+    module: the full name of its module, if it is not drafters/NAME.py."""
 
     name: str
     about: str
@@ -40,6 +47,7 @@ class DrafterEntry:
     token_ids: bool = False
     colour: str = ""
     source: str = ""
+    module: str = ""
 
     def missing(self, available: Collection[str]) -> tuple[str, ...]:
         """Return the sources that are not available."""
@@ -77,7 +85,24 @@ _ROWS = (
                  alone="already has all available drafters"),
     DrafterEntry("none", "plain decoding", alone="means plain decoding"),
 )  # fmt: skip
+GROUP = "paceline.drafters"  # of entry points
+
+
+def add_installed(table: dict[str, DrafterEntry]) -> None:
+    """Add the rows of other packages' drafters. A broken one, or one with a known name, is reported."""
+    for point in entry_points(group=GROUP):
+        try:
+            row = point.load()
+            if not isinstance(row, DrafterEntry) or not row.module or row.name in table:
+                raise ValueError("it must be a DrafterEntry with a new name and a module")
+        except Exception as error:
+            print(f"paceline: the drafter {point.name} ({point.value}) is left out: {error}", file=sys.stderr)
+        else:
+            table[row.name] = row
+
+
 DRAFTERS = {row.name: row for row in _ROWS}
+add_installed(DRAFTERS)
 
 
 def users(names: Collection[str], source: str) -> list[str]:

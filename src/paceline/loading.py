@@ -30,13 +30,14 @@ from paceline.models import zoo
 from paceline.models.headers.plain_file import require_gguf_path
 from paceline.models.names import is_toy, is_transformers, is_view
 from paceline.models.resolve import file_of
-from paceline.profiling.pass_costs import costs_of, refresh, save, to_stderr
+from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.lossy import load_recommendation
 from paceline.storage.remembered import AnswerHistory, project_of
+from paceline.system.home import to_stderr
 from paceline.vocab.shared import check_shared
 
 

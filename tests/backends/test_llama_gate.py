@@ -18,6 +18,7 @@ from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
 from paceline.models.headers.gguf_header import STRING
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.system import processes
 from raw_gguf import text
 
 
@@ -32,14 +33,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The processes that were started."""
     started: list[list[str]] = []
-    run = subprocess.run
+    start = subprocess.Popen
 
-    def noting(command: list[str], **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    def noting(command: list[str], **settings: Any) -> subprocess.Popen[bytes]:
         started.append(command)
-        done: subprocess.CompletedProcess[bytes] = run(command, **settings)
-        return done
+        return start(command, **settings)
 
-    monkeypatch.setattr(subprocess, "run", noting)
+    monkeypatch.setattr(subprocess, "Popen", noting)
     return started
 
 
@@ -96,11 +96,35 @@ def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Pat
         open_tokenizer(path)
 
 
-def test_a_model_that_holds_llama_cpp_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "word"), [("BASE_CPU_SECONDS", "damaged"), ("MAX_IDLE_SECONDS", "disk")])
+def test_a_trial_that_computes_or_idles_too_long_is_refused(
+    limit: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_llama(tmp_path / "model.gguf", arch="xverse")
-    monkeypatch.setattr(gate, "BASE_TIMEOUT_SECONDS", 0.01)
-    with pytest.raises(ModelError, match="was stuck on it for 0 s when it was tried"):
+    monkeypatch.setattr(gate, limit, -1.0)
+    with pytest.raises(ModelError, match=word):
         load(path)
+
+
+def test_a_healthy_file_on_a_busy_machine_is_loaded_and_the_load_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that gives the trial a thousandth of a processor: the clock alone would refuse the file."""
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.01)  # so that there are many polls
+    monkeypatch.setattr(processes, "_usage", lambda pid, before: (before[0] + 1e-5, before[1]))
+    monkeypatch.setattr(gate, "BASE_CPU_SECONDS", 0.1)
+    monkeypatch.setattr(gate, "NOTICE_SECONDS", 0.1)
+    load(write_llama(tmp_path / "model.gguf", arch="xverse"))
+    assert "machine is busy" in capsys.readouterr().err
+
+
+def test_a_trial_that_cannot_be_recorded_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "file"))
+    load(write_llama(tmp_path / "model.gguf", arch="xverse"))
+    assert "cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("broken", ["no interpreter", "one that starts nothing", "one without the package"])

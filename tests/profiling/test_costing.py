@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
+from paceline.hardware import load as load_measurement
 from paceline.profiling import pass_costs as costing
-from paceline.profiling.pass_costs import cost_key, costs_of, never_pays, refresh, save
+from paceline.profiling.pass_costs import cost_key, costs_of, doubt_about, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy import cost_cells as plausible
+from paceline.speculative.policy.cost_cells import implausibility
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
 from paceline.storage.costs import MeasurementEffort, load
@@ -23,6 +26,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None) ->
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     few = {"target": MeasurementEffort(0.2, (16,), (1, 2, 4)), "draft": MeasurementEffort(0.1, (16,), (1, 2))}
     monkeypatch.setattr(costing, "QUICK_EFFORT", few)
+    monkeypatch.setattr(costing, "doubt_about", doubt_about)
+    monkeypatch.setattr("paceline.storage.costs.implausibility", implausibility)
     return tmp_path / "home"
 
 
@@ -71,7 +76,7 @@ def test_what_use_has_taught_is_kept_and_the_effort_remembered(
     assert again.as_dict() == costs.as_dict()
     assert (3 in again.target.rows, 5 in again.draft.rows, again.step) == (True, True, 0.125)
     save(target, None, again)
-    found = load(cost_key(target, "target"), costing.to_stderr)
+    found = load(cost_key(target, "target"), pytest.fail)
     assert found is not None
     assert found.effort == costing.QUICK_EFFORT["target"]
 
@@ -113,9 +118,27 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
 def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
     target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costing, "MAX_TIMING_JITTER", 0.0)
-    assert costs_of(target).target.rows == (1, 2, 4)
+    monkeypatch.setattr(load_measurement, "_busy_seconds", itertools.count(0, 100).__next__)
+    messages: list[str] = []
+    assert costs_of(target, warn=messages.append).target.rows == (1, 2, 4)
     assert not (home / "costs").exists()
+    assert len(messages) == 1
+    assert "busy" in messages[0]
+
+
+def test_two_rows_that_cost_less_than_one_are_used_as_one_and_not_stored(
+    target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plausible, "MAX_SINGLE_TOKEN_INVERSION", 1.15)
+    measuring(monkeypatch, PassCosts({16: {1: 1e-3, 2: 0.73e-3, 4: 1.2e-3}}), GOOD)
+    messages: list[str] = []
+    costs = costs_of(target, warn=messages.append)
+    assert costs.target.seconds(2, 16) == costs.target.seconds(1, 16)
+    assert len(messages) == 1
+    assert "one row takes 1.37 times" in messages[0]
+    assert not (home / "costs").exists()
+    assert costs_of(target, warn=messages.append).target.table == GOOD.table  # measured again by itself
+    assert len(messages) == 1
 
 
 def believing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.report.table import comparison, summary, write_table
+from paceline.report.table import comparison, details, summary, write_table
 
 
 def a_run(
@@ -63,16 +63,25 @@ def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:
     out = io.StringIO()
     comparison(both(a_run(256, 40.0, 0, 0), a_run(256, 100.0, 200, 150)), "yes", out)
     assert out.getvalue().splitlines() == [
-        "         tokens  tokens/s  speedup  acceptance rate  acceptance length",
-        "plain       256      40.0    1.00x                -               1.00",
-        "drafted     256     100.0    2.50x             0.75               2.42",
+        "                                                      acceptance  acceptance",
+        "                           tokens  tokens/s  speedup        rate      length",
+        "plain    ██████               256      40.0    1.00x           -        1.00",
+        "drafted  ████████████████     256     100.0    2.50x        0.75        2.42",
         "output identical: yes",
     ]
 
 
-def test_a_summary_is_one_line_with_what_was_drafted() -> None:
-    assert summary(a_run(10, 12.34, 0, 0)) == "10 tokens, 12.3 tokens/s"
-    assert summary(a_run(10, 12.34, 8, 6)) == (
-        "10 tokens, 12.3 tokens/s; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
+def test_the_closing_line_has_speed_gain_and_sources() -> None:
+    assert summary(a_run(10, 12.34, 0, 0)) == "12.3 tokens/s, plain decoding"
+    drafted = a_run(10, 123.4, 8, 6)
+    assert summary(drafted) == "123 tokens/s, drafted (lookup 60%)"
+    drafted["policy"] = {"why": "", "estimated_plain_tokens_per_second": 50.0}
+    assert summary(drafted) == "123 tokens/s, about 2.5x plain decoding (lookup 60%)"
+    assert summary(a_run(10, 1.0, 0, 0, "context")).endswith("the context is full (-c)")
+
+
+def test_details_have_counts_and_rates() -> None:
+    assert details(a_run(10, 12.34, 8, 6)) == (
+        "10 tokens; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
     )
-    assert summary(a_run(10, 1.0, 0, 0, "context")).endswith("; the context is full (-c)")
+    assert details(a_run(1, 12.34, 0, 0)) == "1 token"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,25 @@ def test_transformers_comes_where_it_is_asked_for_without_cuda(venv: Path, capsy
     assert ("torch==2.13.0+cpu" in line) == (sys.platform == "linux")
     assert "transformers==" in line
     assert "--no-deps" not in line
+
+
+def test_make_setup_ends_with_what_to_type_next(venv: Path, capsys: Capture) -> None:
+    for _ in range(2):  # also when there is nothing left to do
+        setup.main("next")
+        assert "make demo" in capsys.readouterr().out
+    setup.main("transformers")
+    assert capsys.readouterr().out == ""
+
+
+def test_extras_that_are_named_exist_and_start_has_what_the_first_page_uses() -> None:
+    project = tomllib.loads((setup.ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    pages = [setup.ROOT / "README.md", *(setup.ROOT / "docs").glob("*.md")]
+    texts = [*pages, *(setup.ROOT / "src").rglob("*.py")]
+    named = re.findall(
+        r"pip install ['\"](?:\.|paceline)\[([\w,]+)\]", "\n".join(p.read_text() for p in texts)
+    )
+    assert named
+    assert {name for group in named for name in group.split(",")} <= extras.keys()
+    assert extras["start"] == ["paceline[smollm2,serve,fast]"]
+    assert set(extras["llama"]) <= set(extras["smollm2"])

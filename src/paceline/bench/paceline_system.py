@@ -19,11 +19,12 @@ from paceline.drafter_factory import Corpora, draft_source, make_drafter, make_p
 from paceline.drafter_table import DRAFT
 from paceline.loading import load, open_draft
 from paceline.models.names import is_view
-from paceline.profiling.pass_costs import costs_of, refresh, save, to_stderr
+from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
+from paceline.system.home import to_stderr
 
 
 class LoadedModels:

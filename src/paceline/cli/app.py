@@ -34,7 +34,7 @@ from paceline.cli import (
 )
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, install_exit_handlers
-from paceline.cli.output import print_note
+from paceline.cli.output import print_note, take_verbose
 from paceline.speculative.errors import PacelineError
 
 app = typer.Typer(
@@ -101,7 +101,7 @@ def invoke(args: list[str]) -> int:
     """Run one command line and return its exit code. Every error is one line on stderr."""
     command = typer.main.get_command(app)  # app() would handle a closed pipe with another exit code
     try:
-        with command.make_context("paceline", rename_options(args)) as context:
+        with command.make_context("paceline", rename_options(take_verbose(args))) as context:
             code = int(command.invoke(context) or 0)
         sys.stdout.flush()
     except typer.Exit as end:

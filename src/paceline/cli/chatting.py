@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -16,15 +17,17 @@ from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
 from paceline.cli.lines import strip_block_quotes
+from paceline.cli.output import with_typed_names
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.report import where
 from paceline.report.sources import SourceMarks
-from paceline.report.table import summary
+from paceline.report.table import count, details, summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import printable, truncated
 from paceline.speculative.sampling import Sampling
 from paceline.system.home import expand_user
+from paceline.system.terminal import WordWrap, wrapped
 
 COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?", re.DOTALL)
 HELP = '''\
@@ -122,7 +125,7 @@ class ChatLoop:
         self._last = as_record(generation)
         if not generation.tokens:
             conversation.remove_last_message()
-            note("stopped before the first word: your message is taken back")
+            note("stopped before the first word: your message was removed")
             return True
         conversation.add_answer(prompt, generation)
         self._request["seed"] += 1
@@ -131,7 +134,7 @@ class ChatLoop:
         if generation.stop_reason == "context":
             note(f"the context is full, and the answer ends here ({CONTEXT_ADVICE})")
         elif generation.stop_reason == "length":
-            note(f"(cut after {generation.n_tokens:,} tokens: -n)")
+            note(f"(cut after {count(generation.n_tokens, 'token')}: -n N for longer answers)")
         return interrupts.pressed
 
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
@@ -139,20 +142,21 @@ class ChatLoop:
         length, reading = 0, PrefillProgress(interrupts)
         request = self._request | asdict(self._sampling)
         request["max_tokens"] = request["max_tokens"] or self._llm.target.caps.n_ctx
+        wrap = WordWrap(shutil.get_terminal_size().columns).feed if self._interactive else str
         with closing(reading), self._llm.stream(prompt, on_prefill=reading, **request) as stream:
             for piece in until_interrupted(stream, interrupts):
                 length += len(piece.text)
-                text = self._marks.marked(piece.parts) if self._show_sources else piece.text
+                text = self._marks.marked(piece.parts) if self._show_sources else wrap(piece.text)
                 print(text, end="", flush=True)
         generation = stream.result()
         ends = generation.text.endswith("\n") or not generation.tokens
-        print(generation.text[length:], end="" if ends else "\n", flush=True)
+        print(wrap(generation.text[length:]), end="" if ends else "\n", flush=True)
         return generation
 
     def _stats(self, _: str) -> None:
         conversation, n_ctx = self._conversation, self._llm.target.caps.n_ctx
         if self._last is not None:
-            note(summary(self._last))
+            note(f"{summary(self._last)}\n{details(self._last)}")
             where.write(self._last, sys.stderr)
         turns = sum(message["role"] == "user" for message in conversation.messages)
         note(f"turns: {turns}, {conversation.tokens:,} of {n_ctx:,} tokens of context")
@@ -177,8 +181,8 @@ class ChatLoop:
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()
-        note("forgotten, but for the system prompt")
+        note("history cleared; system prompt kept")
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(wrapped(with_typed_names(text), sys.stderr), file=sys.stderr, flush=True)

@@ -16,15 +16,16 @@ from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import PLAIN_DRAFTING, Recorder
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_detail, print_json, print_note
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.references import base_model
 from paceline.report import where
 from paceline.report.sources import SourceMarks
-from paceline.report.table import comparison, summary
+from paceline.report.table import comparison, details, summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import ModelError
 from paceline.speculative.sampling import Sampling
+from paceline.system.terminal import wrapped
 
 
 class Completion:
@@ -63,7 +64,7 @@ class Completion:
         Raises ModelError for an unusable template. wants_chat: the user requested a chat."""
         llm = self._llm
         if self._chat and not wants_chat:
-            print_note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
+            print_detail("an instruct model: the prompt goes through its chat template (--no-chat: without)")
         elif wants_chat and not llm.has_chat_template:
             raise base_model(llm.target.origin)
         try:
@@ -167,7 +168,7 @@ class Completion:
     def _end(self, run: dict[str, Any], file: IO[str]) -> None:
         """Print the time of each phase (--stats), and a warning about slow passes."""
         if self._show_stats and not self._as_json:
-            file.write("\n")
+            file.write(f"\n{wrapped(details(run), file)}\n\n")
             where.write(run, file)
         if warning := self._slowness.warning():
             print_note(f"paceline: {warning}")

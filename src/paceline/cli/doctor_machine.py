@@ -18,11 +18,11 @@ from paceline.hardware.probe import Hardware, probe
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.models.resolve import file_of
-from paceline.profiling.pass_costs import to_stderr
 from paceline.report import costs as costs_report
 from paceline.report import hardware as hardware_report
 from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.system.home import to_stderr
 
 Tick = Callable[[str], None]
 
@@ -88,7 +88,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         gpu_layers=settings.get("gpu_layers", 0),
     )
     if llm.draft is not None:
-        evidence, run = gathering.evidence_of_run(evidence, llm, hardware, tick)
+        evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {
         "run": run,
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],

@@ -11,7 +11,7 @@ from typing import IO, Any
 from paceline.cli import options
 from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.output import print_json
+from paceline.cli.output import print_json, with_typed_names
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
@@ -99,4 +99,4 @@ def run(
     if as_json:
         print_json(record)
     else:
-        write(record, sys.stdout)
+        write(with_typed_names(record), sys.stdout)

@@ -13,6 +13,7 @@ import typer
 from paceline.drafter_table import DRAFTERS
 
 EPILOG = (
+    "--verbose also prints the file and hash of each model.\n\n"
     "Every option can also be set in the environment, as PACELINE_ and its long name in capitals "
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
     "unset a flag."

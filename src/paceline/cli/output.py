@@ -1,13 +1,45 @@
-"""Output of commands: JSON on stdout, notes on stderr."""
+"""Output of commands: JSON on stdout, notes on stderr. People get the names that they typed for models."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from paceline.speculative.printable import printable
+from paceline.system.terminal import wrapped
+
+verbose = False  # --verbose
+_typed_names: dict[str, str] = {}  # by the path that a name stands for
+
+
+def take_verbose(args: Sequence[str]) -> list[str]:
+    """Return the arguments without --verbose, which every command has."""
+    global verbose
+    end = args.index("--") if "--" in args else len(args)
+    rest = [arg for arg in args[:end] if arg != "--verbose"]
+    verbose = len(rest) < end or bool(os.environ.get("PACELINE_VERBOSE"))
+    return [*rest, *args[end:]]
+
+
+def remember_name(path: str, name: str) -> None:
+    """Let messages and reports call a file by the name that was typed for it."""
+    if path != name:
+        _typed_names[path] = name
+
+
+def with_typed_names(value: Any) -> Any:
+    """Return a text, or a record with texts, with the typed names in place of the paths."""
+    if isinstance(value, str):
+        for path, name in _typed_names.items():
+            value = value.replace(path, name)
+        return value
+    if isinstance(value, dict):
+        return {key: with_typed_names(item) for key, item in value.items()}
+    return [with_typed_names(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def print_json(record: Any) -> None:
@@ -25,4 +57,10 @@ def strict_json(value: Any) -> Any:
 
 def print_note(text: str) -> None:
     """Write a line to stderr, without line breaks and terminal sequences of quoted names and texts."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print(wrapped(printable(with_typed_names(text)), sys.stderr), file=sys.stderr, flush=True)
+
+
+def print_detail(text: str) -> None:
+    """Write a line to stderr with --verbose only."""
+    if verbose:
+        print(printable(text), file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from paceline.cli import options
 from paceline.cli.groups import LLAMA_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, option
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_json, print_note, with_typed_names
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 
@@ -70,7 +70,8 @@ def pairs(
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
         facts = None if target is None else _target(target)
-        inventory = list_models(folders or [], own=zoo.installed_real_models())
+        toys = {} if facts is None else {"zoo:draft": zoo.draft_path()}  # a draft, no model to list
+        inventory = list_models(folders or [], own=zoo.installed_real_models() | toys)
         if facts is None:
             _list(inventory, as_json)
             return 0
@@ -113,15 +114,14 @@ def _list(inventory: Inventory, as_json: bool) -> None:
 
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
-    """Return every smaller model with its compatibility, including the embedded draft."""
-    from paceline.doctor.draft_advice import DraftCandidate
-    from paceline.models import zoo
+    """Return every smaller model, and fewer experts of a mixture, with the compatibility."""
+    from paceline.doctor.draft_advice import DraftCandidate, fewer_experts
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.facts import ATTENTION
     from paceline.models.headers.header import read_model_facts
 
     smaller = [it for it in inventory.models if it.facts.format == "gguf" and it.facts.size < target.size]
-    paths = {zoo.draft_path(): "zoo:draft"} | {model.facts.path: model.reference for model in smaller}
+    paths = {model.facts.path: model.reference for model in smaller}
     drafts: list[tuple[ModelFacts, str]] = []
 
     def with_vocabulary() -> Iterator[ModelFacts]:  # keeps one vocabulary in memory
@@ -142,7 +142,8 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
             yield draft
 
     comparisons = list(compare_all(target, with_vocabulary()))
-    return [DraftCandidate(*draft, str(it.verdict)) for draft, it in zip(drafts, comparisons, strict=True)]
+    found = [DraftCandidate(*draft, str(it.verdict)) for draft, it in zip(drafts, comparisons, strict=True)]
+    return [*found, *fewer_experts(target)]
 
 
 def _advise(
@@ -186,7 +187,7 @@ def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
-    report.write(record, sys.stdout)
+    report.write(with_typed_names(record), sys.stdout)
     for line in first_notes(notes):
         print_note(line)
 
@@ -218,7 +219,7 @@ def check(
     else:
         from paceline.report.compatibility import write
 
-        write(compatibility.as_dict(), sys.stdout)
+        write(with_typed_names(compatibility.as_dict()), sys.stdout)
     return 0 if compatibility.usable else 3
 
 
@@ -237,5 +238,5 @@ def _check_head(target: Path, draft: Path, kind: str, as_json: bool) -> int:
     if as_json:
         print_json(record)
     else:
-        print(f"{kind}: {'it fits' if fits else 'it does not fit'}: {printable(text)}")
+        print(f"{kind}: {'it fits' if fits else 'it does not fit'}: {printable(with_typed_names(text))}")
     return 0 if fits else 3

@@ -1,11 +1,12 @@
-"""Resolution of model names on the command line; the resolved file is printed."""
+"""Resolution of model names on the command line; --verbose prints the resolved files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.output import print_note
+from paceline.cli import output
+from paceline.cli.output import print_detail, remember_name
 from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ def file_option(given: Path | None) -> Path | None:
 
 
 def resolved(text: str) -> Path:
-    """Return the first file of a model, and print the name's meaning. Raises UsageError if it is not here."""
+    """Return the first file of a model. Raises UsageError if it is not here."""
+    path = _resolved(text)
+    remember_name(str(path), text)
+    return path
+
+
+def _resolved(text: str) -> Path:
     from paceline.models.names import HF, is_toy, is_view
     from paceline.models.resolve import file_of, local_files, model_of, path_of
     from paceline.models.stores.reference import PATH, parse
@@ -38,7 +45,7 @@ def resolved(text: str) -> Path:
     if text.startswith(HF):
         place = file_of(text)
         if str(place) != text:
-            print_note(f"{text} is {place}")
+            print_detail(f"{text} is {place}")
         return place
     reference = parse(text)
     if reference.kind == PATH:
@@ -46,11 +53,12 @@ def resolved(text: str) -> Path:
     files = local_files(text, reference)
     first, model = files[0], model_of(files)
     if model != first.path:
-        print_note(f"{text} is {model}")
+        print_detail(f"{text} is {model}")
         return model
-    what, value = hash_of(first)
-    parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
-    print_note(f"{text} is {first.path} ({what} {value[:16]}{parts})")
+    if output.verbose:
+        what, value = hash_of(first)
+        parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
+        print_detail(f"{text} is {first.path} ({what} {value[:16]}{parts})")
     return first.path
 
 

@@ -42,7 +42,7 @@ def list_models(as_json: options.AsJson = False) -> None:
 
     rows = [
         (
-            it["name"],
+            f"zoo:{it['name']}",
             parameters(it["parameters"]),
             size(it["size"]) if it["path"] else "-",
             f"not here: {it['missing']}" if it["missing"] else it["description"],

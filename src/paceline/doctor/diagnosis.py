@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from paceline.hardware.load import cores_taken
 from paceline.models.headers.facts import HYBRID, RECURRENT
 from paceline.speculative.policy.speedup_formulas import (
     acceptance,
@@ -20,7 +21,6 @@ HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 ROWS = 8  # batch tokens of the pass that a mixture of experts is judged by
 MIN_DRAFT_SHARE = 0.25  # of a step's time: a smaller share does not decide
 MIN_REJECTED = 0.5  # of drafts, which are rejected somewhere: fewer do not matter
-NORMAL_LOAD = 0.25  # processors that other programs usually keep busy
 MIN_DRAFTED_TOKENS = 20  # for an acceptance rate
 
 
@@ -211,7 +211,7 @@ def swapping(e: Evidence) -> Iterator[Cause]:
 
 
 def taken_cores(e: Evidence) -> Iterator[Cause]:
-    if e.others is not None and e.logical and e.others + e.threads > e.logical + NORMAL_LOAD:
+    if e.others is not None and e.logical and cores_taken(e.others, e.threads, e.logical):
         yield Cause(
             "cores taken by others",
             HIGH if e.others > 0.5 * e.logical else MEDIUM,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.family import family_of
+from paceline.models.names import VIEW_PREFIX, is_view
 from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even
@@ -95,6 +96,14 @@ class MeasuredFacts:
     available: int
 
 
+def fewer_experts(target: ModelFacts) -> list[DraftCandidate]:
+    """Return a mixture with a quarter of its active experts as its own draft; nothing for other models."""
+    if target.experts_used < 2:
+        return []
+    reference = f"{VIEW_PREFIX}experts={max(1, target.experts_used // 4)}"
+    return [DraftCandidate(replace(target, files=(Path(reference),)), reference, SAME)]
+
+
 def advise(
     target: ModelFacts,
     candidates: Sequence[DraftCandidate],
@@ -161,6 +170,8 @@ def _row(
     costs = known.costs(draft) if here else None
     measured = known.measured(draft) if here else None
     models = (target,) if draft is None else (target, draft)
+    if draft is not None and is_view(draft.path):  # shares the target's weights
+        models = (target, replace(draft, size=0))
     memory, memory_known = memory_needed(models, request.n_ctx, request.cache_type)
     token = None
     if costs is not None and costs.draft is not None:

@@ -20,6 +20,7 @@ from paceline.doctor.stored_costs import known_costs
 from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
+from paceline.models.names import is_view
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
@@ -66,7 +67,7 @@ def known(
             return None
         # With a draft model, auto is what `paceline run` does.
         systems = [("suffix",), ("lookup",)] if draft is None else [("model", "auto")]
-        fingerprint = None if draft is None else file_fingerprint(draft.path)
+        fingerprint = None if path is None else str(path) if is_view(path) else file_fingerprint(path)
         found = (
             newest_result(runs, file_fingerprint(target.path), fingerprint, names, request.task, machine)
             for names in systems

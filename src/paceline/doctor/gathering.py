@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
+from paceline.hardware.load import OtherLoad
 from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
 from paceline.request_handle import Generation
@@ -32,17 +32,6 @@ def variance(values):
 """
 
 ProgressTick = Callable[[str], None]
-
-
-def busy_seconds(allowed: frozenset[int]) -> float:
-    """Return the seconds that other processes and the host took of the allowed processors."""
-    import psutil
-
-    times = psutil.cpu_times(percpu=True)
-    usable = [one for n, one in enumerate(times) if n in allowed] or times
-    busy = sum(getattr(one, kind, 0.0) for one in usable for kind in ("user", "nice", "system", "steal"))
-    own = os.times()
-    return float(busy) - own.user - own.system
 
 
 def evidence_of_models(
@@ -83,9 +72,7 @@ def evidence_of_models(
     )
 
 
-def evidence_of_run(
-    evidence: Evidence, llm: LLM, hardware: Hardware, tick: ProgressTick
-) -> tuple[Evidence, dict[str, Any]]:
+def evidence_of_run(evidence: Evidence, llm: LLM, tick: ProgressTick) -> tuple[Evidence, dict[str, Any]]:
     """Decode a short text plainly and with drafts. tick: called after every token; its exceptions end it.
 
     Return the evidence, and a record. run: as of `paceline run --json`. said: whether the outputs are the
@@ -94,16 +81,14 @@ def evidence_of_run(
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)
-    began, before = time.monotonic(), busy_seconds(hardware.cores.allowed)
-    drafted = _generate(llm, tokens, False, tick)
-    seconds = max(1e-9, time.monotonic() - began)
-    others = max(0.0, (busy_seconds(hardware.cores.allowed) - before) / seconds)
+    with OtherLoad() as load:
+        drafted = _generate(llm, tokens, False, tick)
     n = min(len(plain.tokens), len(drafted.tokens))
     verdict = judge(llm, tokens, plain.tokens[:n], drafted.tokens[:n], Sampling())
     stats = drafted.stats.as_dict()
     counts = {name: stats[name] for name in ("steps", "drafted", "accepted", "rejected")}
     proven = verdict.identical and plain.tokens_per_second > 0
-    return replace(evidence, **counts, others=others, times=stats["time"]), {
+    return replace(evidence, **counts, others=load.processors, times=stats["time"]), {
         "run": {
             "n_tokens": drafted.n_tokens,
             "tokens_per_second": drafted.tokens_per_second,

@@ -14,7 +14,6 @@ from paceline.models.names import model_path
 from paceline.profiling.pass_costs import (
     as_costs,
     cost_key,
-    jitter_warning,
     measure_costs,
     roles,
 )
@@ -54,8 +53,8 @@ def report_costs(
         found[role] = measured = measure_costs(model, request, partial(tick, role))
         if cached is not None:
             measured.step = cached.step
-        if doubt := jitter_warning(measured.cost):
-            doubts[role] = doubt
+        if measured.doubt:
+            doubts[role] = measured.doubt
         else:
             store(key, measured, warn)
     return {

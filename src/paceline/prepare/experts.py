@@ -19,12 +19,12 @@ from paceline.backends.interface import HasExperts
 from paceline.bench.suites import workload
 from paceline.loading import load
 from paceline.prepare.views import generate_answers, short_items, tokenise_prompts
-from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.request import extend_with_prompt
 from paceline.speculative.tree import chain
 from paceline.storage.lossy import Recommendation, store_recommendation
+from paceline.system.home import to_stderr
 
 LOADING, SCORING, ANSWERS = "loading", "scoring", "answers"  # phases
 SCORED_ROWS = 64  # rows of a pass over a text

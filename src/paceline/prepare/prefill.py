@@ -19,10 +19,10 @@ from paceline.bench.suites import workload
 from paceline.loading import load
 from paceline.prepare.experts import ANSWERS, SCORING, score_text
 from paceline.prepare.views import tokenise_prompts
-from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import SelectsPromptTokens
 from paceline.storage.lossy import Recommendation, store_recommendation
+from paceline.system.home import to_stderr
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from paceline.backends.views import ModelView, SearchesViews, evenly_spaced_view
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.loading import load
-from paceline.profiling.pass_costs import costs_of, to_stderr
+from paceline.profiling.pass_costs import costs_of
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy.cost_model import PassCosts
@@ -24,6 +24,7 @@ from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import chain
 from paceline.storage import views
 from paceline.storage.views import CachedView
+from paceline.system.home import to_stderr
 
 Text = tuple[list[int], list[int]]  # a prompt, and the whole model's answer
 Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]

@@ -14,8 +14,8 @@ from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, measure
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.drafting_summary import MAX_SHOWN_ROWS, break_even_reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
+from paceline.system.home import Warn, to_stderr
 
-Warn = Callable[[str], None]
 # The effort when a model is first loaded. Use adds what it leaves out (speculative/policy/cost_model.py);
 # `paceline doctor` measures for longer.
 QUICK_EFFORT = {
@@ -23,11 +23,6 @@ QUICK_EFFORT = {
     "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
 MAX_TIMING_JITTER = 2.0  # costs measured on a busier machine are not stored
-NOTICE = "measuring what a pass costs here, this once"
-
-
-def to_stderr(line: str) -> None:
-    print(f"paceline: {line}", file=sys.stderr)
 
 
 def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
@@ -56,20 +51,40 @@ def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_s
                 found[role] = cached
                 continue
             effort = replace(effort, seconds=2 * effort.seconds)
-        if sys.stderr is not None and sys.stderr.isatty():
-            to_stderr(f"{NOTICE}: {role}")
+        _show_on_terminal(
+            f"measuring pass costs of the {role}, about {effort.seconds:.0f} s, only the first time"
+        )
         new = measure_costs(model, effort)
-        sound = not jitter_warning(new.cost)
         if cached is not None:
             new.step = cached.step
-        found[role] = new if cached is None or sound else cached
-        if sound and not store(key, new, warn):
+        found[role] = new if cached is None or not new.doubt else cached
+        if new.doubt:
+            used = "used for this run only" if cached is None else "the stored ones stay in use"
+            warn(
+                f"pass costs of the {role} were measured on a busy machine ({new.doubt}): {used}, "
+                "and the next run measures again"
+            )
+            continue
+        _show_on_terminal(
+            f"pass costs of the {role} measured on a calm machine, and stored: {summary(new.cost)}"
+        )
+        if not store(key, new, warn):
             warn = _silent  # one warning is enough
     return as_costs(found)
 
 
-def jitter_warning(cost: PassCosts) -> str:
-    """Return why measured costs are unusable; "" if they are sound."""
+def summary(cost: PassCosts) -> str:
+    """Return the costs of some passes relative to one row, as a phrase."""
+    depth = cost.depths[0]
+    single = cost.seconds(1, depth)
+    several = ", ".join(
+        f"{n} rows {cost.seconds(n, depth) / single:.2f}x" for n in (2, 4, 8) if n in cost.rows
+    )
+    return f"one row {single * 1e3:.3g} ms{several and ', ' + several}"
+
+
+def doubt_about(cost: PassCosts) -> str:
+    """Return why costs tell too little to be stored; "" if they are sound."""
     if cost.timing_jitter >= MAX_TIMING_JITTER:
         few, apart = "are too few to compare", f"lie {cost.timing_jitter:.1f}x apart"
         return f"times of one and the same pass {apart if isfinite(cost.timing_jitter) else few}"
@@ -96,8 +111,16 @@ def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
 def measure_costs(
     model: Backend, effort: MeasurementEffort, tick: Callable[[float], None] = lambda _share: None
 ) -> CachedCosts:
-    cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
-    return CachedCosts(cost, effort=effort)
+    """Measure, and judge the measurement: `doubt` says why it must not be stored."""
+    from paceline.hardware.load import OtherLoad, cores_taken
+    from paceline.hardware.threads import logical_cores
+
+    with OtherLoad() as load:
+        cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
+    doubt, logical = doubt_about(cost), logical_cores()
+    if not doubt and cores_taken(load.processors, model.settings.get("threads", 1), logical):
+        doubt = f"other programs kept {load.processors:.1f} of {logical} processors busy"
+    return CachedCosts(cost, effort=effort, doubt=doubt)
 
 
 def as_costs(found: Mapping[str, CachedCosts]) -> DecodingCosts:
@@ -109,7 +132,7 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
     """Store the costs as updated by use, unless passes took far longer than usual. The last process wins."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None or not costs.is_reliable or jitter_warning(cost):
+        if cost is None or not costs.is_reliable or doubt_about(cost):
             continue
         key = cost_key(model, role)
         before = load(key, _silent)
@@ -120,6 +143,11 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
 
 def roles(target: Backend, draft: Backend | None) -> dict[str, Backend]:
     return {"target": target} | ({} if draft is None else {"draft": draft})
+
+
+def _show_on_terminal(line: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        to_stderr(line)
 
 
 def _silent(_line: str) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from paceline.report.bench import NOT_MEASURED, header
-from paceline.report.table import Block, write_report
+from paceline.report.table import Block, bar, write_report
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 Record = Mapping[str, Any]
 Curve = Sequence[tuple[int, float]]  # rows and seconds
 
-BAR_WIDTH = 16  # characters of the most expensive pass
 UNSTEADY_JITTER = 1.5  # upper over lower quartile of a pass's times
 NEVER_PAYS = "never"
 
@@ -77,8 +76,7 @@ def table(curve: Curve, depth: int, token: float | None) -> Block:
     columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven"]
     rows = []
     for n, seconds in curve:
-        bar = "█" * max(1, round(BAR_WIDTH * seconds / longest))
-        row = [f"{n:4}", bar, milliseconds(seconds, plain), f"{seconds / plain:.2f}"]
+        row = [f"{n:4}", bar(seconds, longest), milliseconds(seconds, plain), f"{seconds / plain:.2f}"]
         row += [milliseconds(seconds / n, plain), format_break_even(seconds / plain, n)]
         if token is not None:
             row.append(format_break_even((seconds + (n - 1) * token) / plain, n))

@@ -10,9 +10,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from paceline.system.terminal import wrapped
+
 MAX_COLUMN_WIDTH = 10_000
 COLUMN_GAP = 2
 MIN_WRAPPED = 12  # characters of a wrapped column
+BAR_WIDTH = 16  # characters of the longest bar
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def write_report(
             file.write(f"\n{block.title}\n" if block.title else "\n")
             block.write(file)
     file.write("\n")
-    file.writelines(f"{line}\n" for line in notes)
+    file.writelines(f"{wrapped(line, file)}\n" for line in notes)
 
 
 def size(n_bytes: int | None) -> str:
@@ -51,25 +54,51 @@ def size(n_bytes: int | None) -> str:
     return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 9.95e6 else f"{n_bytes / 1e6:.0f} MB"
 
 
+def count(n: int, noun: str) -> str:
+    """Return a number with its noun: 1 token, 2,000 tokens."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
+    """Return a bar in proportion to the largest value."""
+    return "█" * max(1, round(width * value / largest)) if largest > 0 else ""
+
+
 def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
 def summary(run: Mapping[str, Any]) -> str:
-    """Return the figures of a generation in one line. run: the output of `paceline run --json`."""
-    stats = run["stats"]
-    parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s", *prompt(run)]
+    """Return a generation's speed and the tokens' sources in one line. run: as of `paceline run --json`.
+
+    The speed of plain decoding is estimated from the measured pass costs."""
+    parts = [f"{run['tokens_per_second']:.{0 if run['tokens_per_second'] >= 100 else 1}f} tokens/s"]
+    by_source = run["stats"]["by_source"].items()
+    shares = [f"{name} {s['accepted'] / run['n_tokens']:.0%}" for name, s in by_source if s["accepted"]]
+    plain = (run.get("policy") or {}).get("estimated_plain_tokens_per_second")
+    if shares:
+        gain = f"about {run['tokens_per_second'] / plain:.1f}x plain decoding " if plain else ""
+        parts.append(f"{gain or 'drafted '}({', '.join(shares)})")
+    elif run["n_tokens"]:
+        parts.append("plain decoding")
     if skipped := run.get("n_skipped"):
         parts.append(f"{skipped:,} tokens of the prompt left out")
+    if run["stop_reason"] == "context":
+        parts.append("the context is full (-c)")
+    return ", ".join(parts)
+
+
+def details(run: Mapping[str, Any]) -> str:
+    """Return the counts of a generation in one line. run: the output of `paceline run --json`."""
+    stats = run["stats"]
+    parts = [count(run["n_tokens"], "token"), *prompt(run)]
     if stats["drafted"]:
         drafted = {name: s for name, s in stats["by_source"].items() if s["drafted"]}
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
         parts.append(f"acceptance rate {ratio(stats['acceptance_rate'])} ({shares})")
         parts.append(f"acceptance length {ratio(stats['acceptance_length'])}")
-    if policy := run.get("policy"):
-        parts += [policy["why"]] if policy["why"] else []
-    if run["stop_reason"] == "context":
-        parts.append("the context is full (-c)")
+    if why := (run.get("policy") or {}).get("why"):
+        parts.append(why)
     return "; ".join(parts)
 
 
@@ -82,16 +111,18 @@ def prompt(run: Mapping[str, Any]) -> list[str]:
 def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
     """Write a comparison. record: the output of `paceline run --compare --json`."""
     plain, drafted = record["plain"], record["drafted"]
-    rows = []
+    rows, fastest = [], max(plain["tokens_per_second"], drafted["tokens_per_second"])
     for name, run in (("plain", plain), ("drafted", drafted)):
         stats = run["stats"]
         speed, baseline = run["tokens_per_second"], plain["tokens_per_second"]
         acceptance = [ratio(stats[key]) for key in ("acceptance_rate", "acceptance_length")]
-        rows.append((name, f"{run['n_tokens']}", f"{speed:.1f}", f"{speed / baseline:.2f}x", *acceptance))
-    write_table(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
+        figures = (f"{run['n_tokens']}", f"{speed:.1f}", f"{speed / baseline:.2f}x", *acceptance)
+        rows.append((name, bar(speed, fastest), *figures))
+    columns = ("", "", "tokens", "tokens/s", "speedup", "acceptance\nrate", "acceptance\nlength")
+    write_table(columns, rows, file, 2)
     sources(drafted["stats"], file)
     if why := (drafted.get("policy") or {}).get("why"):
-        file.write(f"{why}\n")
+        file.write(f"{wrapped(why, file)}\n")
     file.write("".join(f"{line}\n" for line in prompt(record)))
     file.write(f"output identical: {verdict}\n")
 

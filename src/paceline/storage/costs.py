@@ -35,11 +35,13 @@ NO_EFFORT = MeasurementEffort()
 
 @dataclass
 class CachedCosts:
-    """The cached costs of one model. step: see DecodingCosts. effort: of the measurement that began them."""
+    """The costs of one model. step: see DecodingCosts. effort: of the measurement that began them.
+    doubt: why they must not be stored; "" if they are sound."""
 
     cost: PassCosts
     step: float = 0.0
     effort: MeasurementEffort = NO_EFFORT
+    doubt: str = ""
 
 
 def path_of(key: Key) -> Path:

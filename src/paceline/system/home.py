@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,10 @@ FORMAT = 1  # of a record
 Key = Mapping[str, Any]  # all that a record depends on, as JSON
 Warn = Callable[[str], None]
 T = TypeVar("T")
+
+
+def to_stderr(line: str) -> None:
+    print(f"paceline: {line}", file=sys.stderr, flush=True)
 
 
 def home() -> Path:

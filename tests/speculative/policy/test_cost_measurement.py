@@ -175,6 +175,7 @@ def test_what_machines_have_is_believed(cells: dict[int, float]) -> None:
         ({1: 0.99, 2: 300.0, 3: 1.8}, "after 256 tokens 2 rows take 303 times what one row does"),
         ({1: 1.0, 2: 1.5, 4: 40.0}, "4 rows take 40 times what one row does"),
         ({1: 4.0, 2: 1.0, 8: 1.1}, "one row takes 4 times what 2 rows do"),
+        ({1: 1.0, 2: 0.73, 4: 1.2}, "one row takes 1.37 times what 2 rows do"),
         ({1: 1.0, 6: 9.0, 7: 2.0, 8: 1.5}, "6 rows take 6 times what 8 rows do"),
     ],
 )

@@ -34,7 +34,7 @@ CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).
 @given(CELLS, st.integers(0, 90))
 def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> None:
     cost = PassCosts({DEPTH: cells})
-    cells = {m: min(s, SEQUENTIAL_LIMIT * m * cells[1]) for m, s in cells.items()}
+    cells = {m: max(cells[1], min(s, SEQUENTIAL_LIMIT * m * cells[1])) for m, s in cells.items()}
     rows = sorted(cells)
     if n == 0:
         expected = 0.0

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from paceline.models.headers.header import read_parts, split_part_paths
 from paceline.models.headers.plain_file import require_gguf_path as require_gguf_path
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
-from paceline.system.home import record_path, write_atomic
+from paceline.system.home import record_path, to_stderr, write_atomic
+from paceline.system.processes import IdleError, OverusedError, run_within
 
-# A subprocess reads all weights once: seconds to start, and bytes a second of a slow disk.
-BASE_TIMEOUT_SECONDS, MIN_READ_BYTES_PER_SECOND = 60.0, 20e6
+# Processor time of the subprocess, which computes with all weights twice: the base, and bytes per second.
+BASE_CPU_SECONDS, MIN_BYTES_PER_CPU_SECOND = 60.0, 20e6
+MAX_IDLE_SECONDS = 120.0  # without computing or reading: network file systems stall
+NOTICE_SECONDS = 20.0  # between messages about a trial that takes long
 STARTED_WORD = "begun"  # printed by the subprocess: from here on a crash is due to the file
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
 PACKAGE_FOLDER = Path(__file__).parents[2]  # its models are trusted
@@ -49,8 +53,10 @@ def validate_gguf(path: Path, **way: Any) -> None:
     ):
         return
     if record == _record_path(path, way):  # unless the file changed meanwhile
-        with contextlib.suppress(OSError):  # without a record the file is tried again
+        try:
             write_atomic(record, "{}\n")
+        except OSError as error:
+            to_stderr(f"{record}: cannot be written ({error.strerror}); {path.name} is tried again next time")
 
 
 def sizes(path: Path) -> list[int]:
@@ -76,19 +82,21 @@ def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
         return False
     code = f"from paceline.backends.llama_cpp.trial import main; main({os.fspath(path)!r}, {way!r})"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GGML_NO_BACKTRACE": "1"}
-    limit = BASE_TIMEOUT_SECONDS + size / MIN_READ_BYTES_PER_SECOND
     try:
-        done = subprocess.run(
+        done = run_within(
             [sys.executable, "-c", code],
+            cpu_seconds=BASE_CPU_SECONDS + size / MIN_BYTES_PER_CPU_SECOND,
+            idle_seconds=MAX_IDLE_SECONDS,
+            tick=_progress_notice(path),
             env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit,
         )
-    except subprocess.TimeoutExpired:
+    except OverusedError as error:
         raise ModelError(
-            f"{path}: llama.cpp was stuck on it for {limit:.0f} s when it was tried: "
-            "is the file damaged? fetch it again"
+            f"{path}: llama.cpp {error} when it was tried: is the file damaged? fetch it again"
+        ) from None
+    except IdleError as error:
+        raise ModelError(
+            f"{path}: llama.cpp {error} when it was tried: can its disk be read? try again"
         ) from None
     except OSError:
         return False
@@ -97,6 +105,20 @@ def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
     if done.returncode:
         raise ModelError(f"{path}: {_last_words(done)}: is the file damaged? fetch it again")
     return True
+
+
+def _progress_notice(path: Path) -> Callable[[float, float], None]:
+    """Return a function that reports a long trial, and whether the machine is busy, now and then."""
+    due = NOTICE_SECONDS
+
+    def tick(elapsed: float, cpu: float) -> None:
+        nonlocal due
+        if elapsed >= due:
+            due += NOTICE_SECONDS
+            busy = f", {cpu:.0f} s of them computing: the machine is busy" if cpu < elapsed / 2 else ""
+            to_stderr(f"{path.name}: new here, and tried in a subprocess for {elapsed:.0f} s{busy}")
+
+    return tick
 
 
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -19,7 +19,6 @@ from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.bench.summary import bootstrap_ratios
 from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_policy
 from paceline.engine import InferenceEngine
-from paceline.profiling.pass_costs import to_stderr
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs, Target
 from paceline.speculative.loop import Clock
@@ -27,6 +26,7 @@ from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
+from paceline.system.home import to_stderr
 from paceline.system.identity import file_fingerprint
 
 FORMAT = 3  # of the JSON; raised when a key changes its meaning or is removed

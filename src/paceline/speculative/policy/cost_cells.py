@@ -21,6 +21,8 @@ SEQUENTIAL_LIMIT = 1.1  # of the cost of the rows one by one: two rows were meas
 MAX_INVERSION = 1.503
 # Measurements beyond these factors are wrong, even where a backend has a fast path for the single row.
 MAX_SINGLE_TOKEN_FACTOR, MAX_INVERSION_FACTOR = 3.0, 3.0
+# One row never costs more than several, which could fill its pass; the rest is an error of timing.
+MAX_SINGLE_TOKEN_INVERSION = 1.15
 
 Table = Mapping[int, Mapping[int, float]]  # seconds by context length and rows
 
@@ -46,6 +48,7 @@ class CostCells:
         for n, cell, n_samples in reversed(self._monotone(place)):
             if n_samples < TRUSTED_SAMPLES:
                 cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(n_samples)))
+            cell = max(curve[min(1, last)], cell)  # no pass costs less than that of one row
             curve += [cell] * (n - last)
             last = n
         before = max((n for n in self.rows if 2 * n <= last), default=0)
@@ -102,8 +105,8 @@ def implausibility(table: Table) -> str:
         for n, seconds in cells.items():
             rows = "one row takes" if n == 1 else f"{n} rows take"
             if single is not None and seconds > MAX_SINGLE_TOKEN_FACTOR * n * single:
-                return f"after {depth} tokens {rows} {seconds / single:.0f} times what one row does"
+                return f"after {depth} tokens {rows} {seconds / single:.3g} times what one row does"
             m = min((m for m in cells if m > n), key=cells.__getitem__, default=n)
-            if seconds > MAX_INVERSION_FACTOR * cells[m]:
-                return f"after {depth} tokens {rows} {seconds / cells[m]:.0f} times what {m} rows do"
+            if seconds > cells[m] * (MAX_SINGLE_TOKEN_INVERSION if n == 1 else MAX_INVERSION_FACTOR):
+                return f"after {depth} tokens {rows} {seconds / cells[m]:.3g} times what {m} rows do"
     return ""

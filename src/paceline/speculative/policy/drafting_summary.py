@@ -50,6 +50,7 @@ class DraftingSummary:
     refused: declined steps at which a drafter was not called, as its calls cost more than they save.
     braked: declined steps at which earlier drafts had lost too much.
     reason: the least acceptance that would pay.
+    passes, plain_seconds: passes without prefill, and the estimated seconds of them without drafts.
     left_out: steps with guesses of which none was verified.
     was_right: those among them whose likeliest guess would have been accepted."""
 
@@ -61,6 +62,8 @@ class DraftingSummary:
     braked: int = 0
     left_out: int = 0
     was_right: int = 0
+    passes: int = 0
+    plain_seconds: float = 0.0
 
     def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
         """Return a copy with the reason by current costs."""
@@ -73,14 +76,15 @@ class DraftingSummary:
         off = self.silent + self.declined
         if not self.steps or off < USUAL_DRAFTING_SHARE * self.steps:
             return ""
-        message = f"drafting was off at {off / self.steps:.0%} of the steps"
+        message = f"plain decoding at {off / self.steps:.0%} of the steps"
         if self.silent > self.declined:
             return f"{message}: no drafter had a guess at {self.silent / self.steps:.0%}"
         if max(self.braked, self.refused) < USUAL_DRAFTING_SHARE * self.declined:
             return f"{message}: {self.reason}"
         if self.braked >= self.refused:
-            return f"{message}: drafting had taken longer than it saved, and waits until that is made good"
-        return f"{message}: calling the drafter takes longer than its guesses save"
+            cause = "drafting" if off < self.steps else "looking for drafts"  # nothing was verified
+            return f"{message}: {cause} has cost more time than it saved, and pauses to make up for it"
+        return f"{message}: calling the drafter costs more time than its guesses save"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -90,6 +94,7 @@ class DraftingSummary:
             "refused": self.refused,
             "braked": self.braked,
             "why": self.why,
+            "estimated_plain_tokens_per_second": self.passes / self.plain_seconds if self.passes else None,
             "reason": None if self.reason is None else asdict(self.reason),
         }
 

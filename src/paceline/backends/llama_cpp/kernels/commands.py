@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import NamedTuple
 
 from paceline.speculative.errors import KernelError
 from paceline.system.leaving import cleanup_on_exit
+from paceline.system.processes import wait_within
 
-TIMEOUT_SECONDS = 900.0  # for all commands of a call
+CPU_SECONDS, IDLE_SECONDS = 900.0, 300.0  # processor time of one command, and time without progress
 
 
 class CommandResult(NamedTuple):
@@ -29,7 +29,6 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
     Raises KernelError if a command cannot start or takes too long."""
     import psutil
 
-    until = time.monotonic() + TIMEOUT_SECONDS
     running: list[subprocess.Popen[bytes]] = []
     logs = [work / f"{number}.log" for number in range(len(commands))]
 
@@ -45,9 +44,9 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
             for command, log in zip(commands, logs, strict=True):
                 running.append(_start(command, work, log))
             for process in running:
-                process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise KernelError(f"{commands[0][0]}: has not ended after {TIMEOUT_SECONDS:.0f} s") from None
+                wait_within(process, cpu_seconds=CPU_SECONDS, idle_seconds=IDLE_SECONDS)
+        except TimeoutError as error:
+            raise KernelError(f"{commands[0][0]}: {error}, and was ended") from None
         finally:
             stop()
             for process in running:
