@@ -18,7 +18,7 @@ from pathlib import Path
 
 from paceline.speculative.errors import PacelineError, TooSlowError
 from paceline.system.forks import ForkGuard
-from paceline.system.processor_time import limit_processor_time
+from paceline.system.processes import IdleError, kill_beyond
 
 STARTED = b"+"  # the first byte on the child's stdout
 START_SECONDS = 60.0  # of processor time for the child to start
@@ -59,8 +59,8 @@ class WorkerProcess:
             try:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                limit = limit_processor_time(process, self.seconds, STALL_SECONDS)
-                with limit as overrun, suppress(OSError):  # it may end during the write
+                limit = kill_beyond(process, cpu_seconds=self.seconds, idle_seconds=STALL_SECONDS)
+                with limit as errors, suppress(OSError):  # it may end during the write
                     process.stdin.write(len(request).to_bytes(8) + request)
                     process.stdin.flush()
                     if len(length := process.stdout.read(8)) == 8:
@@ -70,9 +70,10 @@ class WorkerProcess:
                 raise
             if answer is None:
                 process.wait()
-                slow = self._killed or overrun.slow or process.returncode == -getattr(signal, "SIGXCPU", 0)
+                xcpu = process.returncode == -getattr(signal, "SIGXCPU", 0)
+                slow = self._killed or bool(errors) or xcpu
                 self.close()
-                if overrun.stalled:
+                if errors and isinstance(errors[0], IdleError):
                     raise TooSlowError(f"{self._purpose}: {BUSY}")
                 raise WorkerEndedError(slow=slow)
             return answer
@@ -113,12 +114,11 @@ class WorkerProcess:
             raise PacelineError(f"{self._purpose}: no process starts ({error})") from error
         atexit.register(self.close)
         assert process.stdout is not None
-        with limit_processor_time(process, START_SECONDS, STALL_SECONDS) as overrun:
+        with kill_beyond(process, cpu_seconds=START_SECONDS, idle_seconds=STALL_SECONDS) as errors:
             started = process.stdout.read(1)
         if started != STARTED and not self._killed:
             self.close()
-            reason = BUSY if overrun.stalled else "the process for it does not start"
-            raise PacelineError(f"{self._purpose}: {reason}")
+            raise PacelineError(f"{self._purpose}: {BUSY if errors else 'the process for it does not start'}")
         return process
 
 
