@@ -1,4 +1,4 @@
-"""The table of drafters. `make` in drafters/NAME.py, or for most heads drafters/head.py, makes a row's drafter.
+"""The table of drafters. `make` in drafters/NAME.py, for most heads drafters/head.py, makes the drafter.
 
 Other packages add rows by entry points of the group `paceline.drafters`, which refer to a DrafterEntry. Its
 `module` names the module with `make`; the entry's own module is imported early and imports only this one.

@@ -67,28 +67,34 @@ def encode_chat(
 def _render(
     text: Text, messages: list[Message], tools: list[Tool] | None, variables: Mapping[str, Any]
 ) -> tuple[list[Message], str]:
-    """Render a chat. A system message that the template ignores goes before the first user message."""
-    rendered = text.render(messages, tools, variables)
-    first = messages[0] if messages else {}
+    """Render a chat. A system message that the template does not take goes into the first user message."""
+    first, others = messages[0] if messages else {}, messages[1:]
     content = (first.get("content") or "").strip()
-    users = [at for at, message in enumerate(messages) if message["role"] == "user"]
-    elsewhere = sum(part.count(content) for part in texts_in(messages[1:])) if content else 0
-    if first.get("role") != "system" or rendered.count(content) > elsewhere or not users:
-        return messages, rendered
-    with suppress(ModelError):  # a template that needs the system message reads it
-        if text.render(messages[1:], tools, variables) == rendered:
-            at, below = users[0], messages[users[0]]
-            warn_of_ignored_system_message(text.template(tools=bool(tools)))
-            merged = {**below, "content": f"{content}\n{below.get('content') or ''}"}
-            messages = [*messages[1:at], merged, *messages[at + 1 :]]
-            rendered = text.render(messages, tools, variables)
-    return messages, rendered
+    if first.get("role") != "system" or not content:
+        return messages, text.render(messages, tools, variables)
+    with suppress(ModelError):
+        rendered = text.render(messages, tools, variables)
+        if rendered.count(content) > sum(part.count(content) for part in texts_in(others)):
+            return messages, rendered
+        without = ""
+        with suppress(ModelError):  # a template that needs the message reads it
+            without = text.render(others, tools, variables)
+        if without != rendered:
+            return messages, rendered
+    at = next((at for at, message in enumerate(others) if message["role"] == "user"), None)
+    if at is None:
+        others = [{**first, "role": "user"}, *others]
+    else:
+        others[at] = {**others[at], "content": f"{content}\n\n{others[at].get('content') or ''}"}
+    rendered = text.render(others, tools, variables)
+    warn_of_lost_system_message(text.template(tools=bool(tools)))
+    return others, rendered
 
 
 @lru_cache(maxsize=8)
-def warn_of_ignored_system_message(_template: str) -> None:
+def warn_of_lost_system_message(_template: str) -> None:
     """Warn once of a template."""
-    log.warning("the chat template ignores system messages: they go before the first user message instead")
+    log.warning("the chat template takes no system message: it goes into the first user message")
 
 
 def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
