@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from paceline.drafter_table import DRAFT, DRAFTERS, DrafterEntry, users, uses_draft
+from paceline.drafter_table import DRAFT, DRAFTERS, TRAINED_FOR, DrafterEntry, users, uses_draft
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
@@ -98,7 +98,9 @@ class Drafting:
             raise UsageError(f"no drafter named: choose from {known}")
         for name in self.drafters:
             if name not in DRAFTERS:
-                raise UsageError(f"unknown drafter {name!r}: choose from {known}")
+                used = TRAINED_FOR.get(name)
+                hint = f"what `paceline train {name}` makes is used by {used!r} with -md" if used else ""
+                raise UsageError(f"unknown drafter {name!r}: {hint or f'choose from {known}'}")
         if len(set(self.drafters)) != len(self.drafters):
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
         for row in self.rows:

@@ -15,6 +15,8 @@ from importlib.metadata import entry_points
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
 HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "pard")}
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
+TRAINED_FOR = {"draft": "model", "confidence": "model"}  # kinds of `paceline train` that are no drafters
+HEAD = "paceline.drafters.head"  # module of the heads that read the target's hidden states
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,16 @@ _ROWS = (
     DrafterEntry("lookahead", "n-grams of the target's own parallel guesses",
                  alone="needs its window in every pass", window=True, colour="bright_green"),
     DrafterEntry("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
-    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan"),
-    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan"),
-    DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan"),
+    DrafterEntry("medusa", "Medusa heads", uses=(HEADS["medusa"],), in_auto=True, colour="cyan", module=HEAD),
+    DrafterEntry("eagle", "an EAGLE head", uses=(HEADS["eagle"],), in_auto=True, colour="cyan", module=HEAD),
+    DrafterEntry("eagle3", "an EAGLE-3 head", uses=(HEADS["eagle3"],), in_auto=True, colour="cyan",
+                 module=HEAD),
     DrafterEntry("block", "a head that drafts a block at once (DFlash, DSpark)",
-                 uses=(HEADS["block"],), in_auto=True, colour="cyan"),
+                 uses=(HEADS["block"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("exits", "an early exit of the target, with a trained adapter",
                  uses=(HEADS["exits"],), in_auto=True, colour="cyan"),
     DrafterEntry("kangaroo", "the target's first layers, with an adapter that attends (Kangaroo)",
-                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan"),
+                 uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
                  uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
     DrafterEntry("cascade", "a draft model or an early exit, with suffix drafting for it",

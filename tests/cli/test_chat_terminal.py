@@ -36,7 +36,7 @@ def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> No
         assert "turns: 1, " in terminal.expect("tokens of context")
         terminal.expect(READY)
         terminal.write(f"/save {file}{ENTER}")
-        terminal.expect("3 messages are in ")
+        terminal.expect("3 messages written")
         terminal.expect(READY)
         terminal.write(CTRL_D)
         assert terminal.ended() == 0
@@ -62,7 +62,7 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
         terminal.write(f"/save {file}{ENTER}")
-        terminal.expect("4 messages are in ")
+        terminal.expect("4 messages written")
         terminal.expect(READY)
         terminal.write("/clear" + ENTER)
         terminal.expect("history cleared")

@@ -119,7 +119,7 @@ def test_forget_asks_before_it_removes_anything(
     (kept,) = remembering(home)
     done = paceline(capsys, home, "forget", *scope)
     assert done.code == 2
-    assert "1 answers, " in done.err
+    assert "1 answer, " in done.err
     assert done.err.endswith("paceline: Forget them: not without --yes where nobody can be asked\n")
     assert remembering(home) == [kept]
     assert paceline(capsys, home, "forget", *scope, "--yes").code == 0

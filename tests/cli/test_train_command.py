@@ -8,10 +8,17 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from command_line import PROGRAM, command
+from paceline.cli.train import Kind
+from paceline.config import Drafting
+from paceline.drafter_table import DRAFTERS
+from paceline.prepare.training.plan import make_plan
+from paceline.speculative.errors import UsageError
+from paceline.system.locks import run_lock
 
 pytest.importorskip("torch")
 
@@ -42,6 +49,7 @@ def test_a_trained_head_drafts(capsys: Capture, data: Path, tmp_path: Path) -> N
     assert (drafted.code, drafted.out) == (0, plain.out), drafted.err
     again = command(capsys, "train", "eagle3", *options)
     assert again.code == 0
+    assert f"paceline run -m {TOY} -md {out}" in again.err
     assert str(out) in again.out
     other = command(capsys, "train", "eagle3", *options, "--lr", "0.5")
     assert other.code != 0
@@ -59,6 +67,31 @@ def test_bad_settings_are_refused(capsys: Capture, data: Path, tmp_path: Path) -
         assert message in done.err
     done = command(capsys, "train", "medusa", "-m", TOY, "-o", tmp_path / "x")
     assert "no prompts to train on" in done.err
+
+
+def test_a_folder_that_another_run_has_or_that_has_a_model_is_refused(
+    capsys: Capture, data: Path, tmp_path: Path
+) -> None:
+    train = ("train", "medusa", "-m", TOY, "--data", data, *QUICK)
+    with run_lock(tmp_path / "busy"):
+        for folders in (
+            ("-o", tmp_path / "busy"),
+            ("-o", tmp_path / "new", "--cache-dir", tmp_path / "busy"),
+        ):
+            done = command(capsys, *train, *folders)
+            assert (done.code, f"process {os.getpid()}" in done.err) == (2, True), done.err
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for kind in ("medusa", "confidence"):
+        with pytest.raises(UsageError, match="has a model"):
+            make_plan(kind, tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_is_a_drafter_or_names_one(kind: str) -> None:
+    if kind not in DRAFTERS:
+        with pytest.raises(UsageError, match="'model' with -md"):
+            Drafting((kind,))
 
 
 def test_ctrl_c_leaves_a_checkpoint(data: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "more threads than quota": ({"quota": 1.5}, "too many threads", HIGH, "quota is 1.5 processors' time"),
     "times far apart": (
         {"doubt": "times of one and the same pass lie 37.0x apart", "curve": None, "draft_token": None},
-        "times that tell nothing",
+        "unreliable timings",
         HIGH,
         "lie 37.0x apart: the machine was too busy to tell",
     ),
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"logical": 4, "others": 1.0},
         "cores taken by others",
         MEDIUM,
-        "kept 1.0 of 4 processors busy, beside 4 threads",
+        "kept 1.0 of 4 processors busy, next to 4 threads",
     ),
 }
 

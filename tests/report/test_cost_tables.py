@@ -46,7 +46,7 @@ def test_with_a_draft_model_its_own_time_counts() -> None:
     ratio = (1.83 / 50 + 3 * 0.004) / (1.0 / 50)
     assert by_rows["4"] == f"{break_even(ratio, 3):.2f}"
     assert by_rows["2"] == "0.99"
-    assert draft.rows == (("   1", "4.00", "1.00"), ("   8", "10.00", "2.50"))
+    assert draft.rows == (("   1", "█" * 6, "4.00", "1.00"), ("   8", "█" * 16, "10.00", "2.50"))
     assert "a token takes 4.00 ms, 20% of a row of the target" in text(record)
 
 
@@ -58,5 +58,5 @@ def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
         "(--refresh) when it is calm"
     ]
     first = blocks(record)[0]
-    assert first.columns == ("rows", "ms", "relative")
+    assert first.columns == ("rows", "", "ms", "relative")
     assert "never" not in text(record)

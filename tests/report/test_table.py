@@ -85,3 +85,14 @@ def test_details_have_counts_and_rates() -> None:
         "10 tokens; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
     )
     assert details(a_run(1, 12.34, 0, 0)) == "1 token"
+
+
+def test_columns_without_room_follow_in_further_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Terminal()
+    columns = ("method", *(f"figure {i}" for i in range(5)))
+    write_table(columns, [("suffix:n_draft=24", *("1.00x",) * 5)], out, 1)
+    parts = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split("\n\n")
+    assert all(part.split()[0] == "method" and "suffix:n_draft=24" in part for part in parts)
+    assert [part.count("figure") for part in parts] == [2, 2, 1]
+    assert all(len(line) <= 40 for part in parts for line in part.splitlines())

@@ -1,12 +1,27 @@
-"""Locks between threads."""
+"""Locks between threads, and between processes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
-from paceline.system.locks import FairLock
+import pytest
+
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.system.locks import FairLock, run_lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from paceline.system.locks import run_lock
+with run_lock(Path(sys.argv[1])):
+    print(flush=True)
+    input()
+"""
 
 
 def test_a_fair_lock_is_given_in_the_order_of_asking() -> None:
@@ -23,3 +38,19 @@ def test_a_fair_lock_is_given_in_the_order_of_asking() -> None:
         time.sleep(0.05)
     assert len(taken) == 120
     assert sum(a != b for a, b in pairwise(taken)) >= 100
+
+
+def test_a_folder_in_use_names_its_process_until_that_is_killed(tmp_path: Path) -> None:
+    folder, arguments = tmp_path / "new" / "run", [sys.executable, "-c", HOLD, str(tmp_path / "new" / "run")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(UsageError, match=f"in use by process {holder.pid} "), run_lock(folder):
+            pass
+        holder.kill()
+    with run_lock(folder), pytest.raises(UsageError, match="in use"), run_lock(folder):
+        pass
+    assert not list(folder.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(PacelineError, match="cannot be written"), run_lock(tmp_path / "file" / "run"):
+        pass

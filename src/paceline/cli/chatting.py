@@ -21,10 +21,10 @@ from paceline.cli.output import with_typed_names
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.report import where
 from paceline.report.sources import SourceMarks
-from paceline.report.table import count, details, summary
+from paceline.report.table import details, summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.speculative.printable import printable, truncated
+from paceline.speculative.printable import count, printable, truncated
 from paceline.speculative.sampling import Sampling
 from paceline.system.home import expand_user
 from paceline.system.terminal import WordWrap, wrapped
@@ -177,7 +177,7 @@ class ChatLoop:
             raise UsageError("/save: where to? Name a file: /save talk.json")
         file = expand_user(name)
         write_messages(file, self._conversation.messages)
-        note(f"{len(self._conversation.messages)} messages are in {printable(str(file))}")
+        note(f"{printable(str(file))}: {count(len(self._conversation.messages), 'message')} written")
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()

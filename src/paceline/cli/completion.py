@@ -24,6 +24,7 @@ from paceline.report.sources import SourceMarks
 from paceline.report.table import comparison, details, summary
 from paceline.request_handle import Generation
 from paceline.speculative.errors import ModelError
+from paceline.speculative.printable import count
 from paceline.speculative.sampling import Sampling
 from paceline.system.terminal import wrapped
 
@@ -80,7 +81,7 @@ class Completion:
             self._print_json(run)
         else:
             if self._chat and run["stop_reason"] == "length":
-                print_note(f"cut after {run['n_tokens']:,} tokens (-n N for more)")
+                print_note(f"cut after {count(run['n_tokens'], 'token')} (-n N for more)")
             print_note(summary(run))
         self._end(run, sys.stderr)
         return INTERRUPTED if self._interrupts.pressed else 0

@@ -19,6 +19,7 @@ from paceline.cli.options import OUTPUT, argument, flag, option
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import file_option
 from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.printable import count
 
 if TYPE_CHECKING:
     from paceline.storage.corpora import Corpus
@@ -118,7 +119,7 @@ def list_corpora(as_json: options.AsJson = False) -> None:
         if "error" in it
         else (
             it["name"],
-            f"{it['tokens']:,} tokens",
+            count(it["tokens"], "token"),
             f"{it['size'] / 1e6:,.1f} MB",
             ",".join(it["kinds"]),
             f"{it['model']}, {it['created'][:10]}",
@@ -184,7 +185,7 @@ def forget(
     project = None if everything else remembered.project_of(Path.cwd())
     if files := remembered.describe(project):
         for file in files:
-            print_note(f"{file.project or file.path}: {file.outputs:,} answers, {file.bytes:,} bytes")
+            print_note(f"{file.project or file.path}: {count(file.outputs, 'answer')}, {file.bytes:,} bytes")
         _confirm("Forget them", yes)
     removed = remembered.forget(project)
     if as_json:

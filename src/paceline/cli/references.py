@@ -31,7 +31,8 @@ def file_option(given: Path | None) -> Path | None:
 def resolved(text: str) -> Path:
     """Return the first file of a model. Raises UsageError if it is not here."""
     path = _resolved(text)
-    remember_name(str(path), text)
+    if path != Path(text):  # which drops a leading ./
+        remember_name(str(path), text)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,10 +86,10 @@ def train(
         require_torch()
     files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
     sessions = data.pop("sessions")
-    models = resolve_models(models)
+    target, models = models.get("target"), resolve_models(models)
     base = Path(models["draft"]) if kind in ("draft", "pard") and models.get("draft") else None
     plan = make_plan(kind, out, base=base, **data, **training)
-    with Interrupts() as interrupts, load(**models, sessions=sessions) as llm:
+    with plan.lock(), Interrupts() as interrupts, load(**models, sessions=sessions) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:
             card = trainer_of(kind)(llm, prompts, plan, report, print_note)
@@ -99,10 +100,13 @@ def train(
     if kind == "confidence":
         for name in ("score", "confidence"):
             print_note(f"{name:10}  log loss {found[name]['log_loss']:.3f}, AUC {found[name]['auc']:.3f}")
-        typer.echo(card["path"])
-        return
-    rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
-    print_note(f"acceptance length {found['length']:.2f} on held-out prompts; accepted by position: {rates}")
+    else:
+        rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
+        print_note(
+            f"acceptance length {found['length']:.2f} on held-out prompts; accepted by position: {rates}"
+        )
+    given = ["-m", target] if target else []
+    print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given, '-md', card['path']])}")
     typer.echo(card["path"])
 
 

@@ -15,6 +15,7 @@ from paceline.speculative.policy.speedup_formulas import (
     expected_tokens,
     speedup,
 )
+from paceline.speculative.printable import count
 
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 
@@ -188,14 +189,14 @@ def many_threads(e: Evidence) -> Iterator[Cause]:
         yield Cause(
             "too many threads",
             HIGH,
-            f"{e.threads} threads, and the container's quota is {e.quota:g} processors' time",
+            f"{count(e.threads, 'thread')}, and the container's quota is {e.quota:g} processors' time",
             f"-t {max(1, int(e.quota))}: threads wait for those that the quota stops",
         )
     elif 0 < e.physical < e.threads:
         yield Cause(
             "too many threads",
             MEDIUM,
-            f"{e.threads} threads, {e.physical} physical cores",
+            f"{count(e.threads, 'thread')}, {count(e.physical, 'physical core')}",
             f"-t {e.physical}",
         )
 
@@ -215,7 +216,8 @@ def taken_cores(e: Evidence) -> Iterator[Cause]:
         yield Cause(
             "cores taken by others",
             HIGH if e.others > 0.5 * e.logical else MEDIUM,
-            f"other programs kept {e.others:.1f} of {e.logical} processors busy, beside {e.threads} threads",
+            f"other programs kept {e.others:.1f} of {e.logical} processors busy, next to "
+            f"{count(e.threads, 'thread')}",
             "end them, or leave them cores (-t): threads wait for the slowest among them",
         )
 
@@ -223,7 +225,7 @@ def taken_cores(e: Evidence) -> Iterator[Cause]:
 def too_busy(e: Evidence) -> Iterator[Cause]:
     if e.doubt:
         yield Cause(
-            "times that tell nothing",
+            "unreliable timings",
             HIGH,
             f"{e.doubt}: the machine was too busy to tell what passes cost",
             "run this again with --refresh when it is calm; nothing is concluded from these times",

@@ -5,7 +5,7 @@ One exit drafts: that with the best expected speed in training. Its calibrated c
 
 from __future__ import annotations
 
-from paceline.drafters.head import head_of, head_row
+from paceline.drafters.head import head_row
 from paceline.drafters.model import Ids, ModelDrafter
 from paceline.drafters.parts import DrafterInputs
 from paceline.heads.target import HeadForward
@@ -23,5 +23,5 @@ class ExitsDrafter(ModelDrafter):
 
 
 def make(parts: DrafterInputs) -> Drafter:
-    head = head_of("exits", parts)
-    return ExitsDrafter(head, head.vocab.size, **parts.model_settings)
+    assert parts.draft is not None
+    return ExitsDrafter(parts.draft, parts.draft.vocab.size, **parts.model_settings)

@@ -15,7 +15,6 @@ from paceline.drafters.model import Ids, ModelDrafter, ModelDrafterState
 from paceline.drafters.parts import DrafterInputs
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadForward, HeadTarget
-from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_BUDGET, NO_OUTPUTS, Budget, Features, RequiredOutputs, Session
 from paceline.speculative.resumable_session import ResumableSession, common_prefix
 from paceline.speculative.sampling import Logits
@@ -133,15 +132,7 @@ def head_row(out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids |
     return row, ids
 
 
-def head_of(kind: str, parts: DrafterInputs) -> HeadTarget:
-    """Return the head. Raises UsageError if the draft is another kind of head, or none."""
-    head = parts.draft
-    if not isinstance(head, HeadTarget) or head.kind != kind:
-        found = head.kind if isinstance(head, HeadTarget) else "draft model"
-        raise UsageError(f"the drafter {kind!r} needs a head of that kind (draft, -md), not the {found}")
-    return head
-
-
-def make_head(kind: str, parts: DrafterInputs) -> HeadDrafter:
-    """Make the drafter of a head that reads the target's hidden states. See head_of."""
-    return HeadDrafter(head_of(kind, parts), **parts.model_settings)
+def make(parts: DrafterInputs) -> HeadDrafter:
+    """Make the drafter of a head that reads the target's hidden states, of any kind."""
+    head: Any = parts.draft
+    return HeadDrafter(head, **parts.model_settings)

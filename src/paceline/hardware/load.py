@@ -11,9 +11,10 @@ from paceline.hardware.cores import allowed_here
 USUAL_LOAD = 0.25  # processors that other programs usually keep busy
 
 
-def cores_taken(others: float, threads: int, logical: int) -> bool:
-    """Return whether other programs, which keep `others` processors busy, leave too few for the threads."""
-    return others + threads > logical + USUAL_LOAD
+def cores_taken(others: float, threads: int, logical: int, limit: float = USUAL_LOAD) -> bool:
+    """Return whether other programs, which keep `others` processors busy, take more than `limit` processors
+    from the threads."""
+    return others + threads > logical + limit
 
 
 class OtherLoad:

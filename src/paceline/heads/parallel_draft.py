@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from paceline.heads.target import FolderDraft
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs, Session
@@ -16,15 +17,14 @@ from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import DraftTree, chain
 
 
-class ParallelDraft:
+class ParallelDraft(FolderDraft):
     """A draft model `inner`, a Backend, whose row at depth d is that of its mask d.
     mask_token: stands for a token that is not drafted yet. depth: tokens drafted in a pass."""
 
     kind = "pard"
-    modification = ""
 
     def __init__(self, path: Path, inner: Any, mask_token: int, depth: int) -> None:
-        self.path, self._inner = path, inner
+        self.path, self._base = path, inner
         self.max_depth = depth
         self.masks = chain([mask_token] * (depth - 1), self.kind)
         self.vocab, self.settings, self.weight_bytes = inner.vocab, inner.settings, inner.weight_bytes
@@ -34,30 +34,14 @@ class ParallelDraft:
         self._passes = 0
 
     @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def origin(self) -> str:
-        return str(self.path)
-
-    @property
     def description(self) -> str:
-        return f"{self._inner.description}, {self.max_depth} tokens a pass"
-
-    @property
-    def text(self) -> Any:
-        return self._inner.text
-
-    @property
-    def token_trie(self) -> Any:
-        return self._inner.token_trie
+        return f"{self._base.description}, {self.max_depth} tokens a pass"
 
     def identity(self) -> dict[str, Any]:
-        return {**self._inner.identity(), "masks": len(self.masks)}
+        return {**self._base.identity(), "masks": len(self.masks)}
 
     def open(self, beside: Session | None = None) -> ParallelDraftSession:
-        return ParallelDraftSession(self._inner.open())
+        return ParallelDraftSession(self._base.open())
 
     def forward(
         self, batch: Sequence[tuple[ParallelDraftSession, DraftTree | int]], want: RequiredOutputs
@@ -70,9 +54,7 @@ class ParallelDraft:
             if isinstance(tree, int) or not session.rows
         ]
         computed = dict[int, int]()
-        outs = (
-            self._inner.forward([(session.inner, tree) for session, tree in due], NO_OUTPUTS) if due else ()
-        )
+        outs = self._base.forward([(session.inner, tree) for session, tree in due], NO_OUTPUTS) if due else ()
         for (session, tree), out in zip(due, outs, strict=True):
             computed[id(session)] = out.computed
             if not isinstance(tree, int):
@@ -93,10 +75,10 @@ class ParallelDraft:
         return ParallelDraftForward(self, rows, first, computed)
 
     def forget(self) -> None:
-        self._inner.forget()
+        self._base.forget()
 
     def close(self) -> None:
-        self._inner.close()
+        self._base.close()
 
 
 class ParallelDraftSession:

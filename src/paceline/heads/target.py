@@ -74,12 +74,34 @@ class HeadBase(Protocol):
     def output_head(self) -> Any: ...
 
 
-class HeadTarget:
+class FolderDraft:
+    """A draft in a folder, with the name of the folder and the text of another model, `_base`."""
+
+    path: Path
+    _base: Any
+    modification = ""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    @property
+    def text(self) -> Any:
+        return self._base.text
+
+    @property
+    def token_trie(self) -> Any:
+        return self._base.token_trie
+
+
+class HeadTarget(FolderDraft):
     """A head beside its target. Raises ModelError for another target's head.
     make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy.
     like: an array of the type and device to compute with, by default numpy's."""
-
-    modification = ""
 
     def __init__(
         self,
@@ -89,7 +111,7 @@ class HeadTarget:
         engine: str = "",
         like: Any = None,
     ) -> None:
-        self.path: Path = files.path
+        self.path = files.path
         self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
         self.vocab, self._base = base.vocab, base
@@ -135,24 +157,8 @@ class HeadTarget:
         session.compute(chain([0], self.kind))
 
     @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def origin(self) -> str:
-        return str(self.path)
-
-    @property
     def description(self) -> str:
         return f"{self.kind} head {self._n_weights / 1e6:.1f}M"
-
-    @property
-    def text(self) -> Any:
-        return self._base.text
-
-    @property
-    def token_trie(self) -> Any:
-        return self._base.token_trie
 
     def identity(self) -> dict[str, Any]:
         """See ModelSetup. Costs depend on the shapes and the target's context only."""

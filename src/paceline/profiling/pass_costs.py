@@ -22,7 +22,9 @@ QUICK_EFFORT = {
     "target": MeasurementEffort(4.0, (256, 1024), TOKEN_COUNTS),
     "draft": MeasurementEffort(0.7, (256,), (1, 2, 4, 8)),
 }
-MAX_TIMING_JITTER = 2.0  # costs measured on a busier machine are not stored
+# Costs measured on a busier machine are not stored.
+MAX_TIMING_JITTER = 2.0
+MAX_LOST_SHARE = 0.25  # of the threads' processors, to other programs
 
 
 def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
@@ -118,7 +120,8 @@ def measure_costs(
     with OtherLoad() as load:
         cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
     doubt, logical = doubt_about(cost), logical_cores()
-    if not doubt and cores_taken(load.processors, model.settings.get("threads", 1), logical):
+    threads = model.settings.get("threads", 1)
+    if not doubt and cores_taken(load.processors, threads, logical, MAX_LOST_SHARE * threads):
         doubt = f"other programs kept {load.processors:.1f} of {logical} processors busy"
     return CachedCosts(cost, effort=effort, doubt=doubt)
 

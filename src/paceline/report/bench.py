@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from paceline.report.table import Block, size, write_report
-from paceline.speculative.printable import printable
+from paceline.speculative.printable import count, printable
 
 Record = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ def header(record: Record) -> list[tuple[str, str]]:
     what = [printable(str(known["suite"]))] if known.get("suite") else []
     if results:
         rounds, items = (max(result[name] for result in results) for name in ("rounds", "items"))
-        what.append(f"{items} items, {rounds} rounds")
+        what.append(f"{count(items, 'item')}, {count(rounds, 'round')}")
     if record.get("prompt_speed"):
         what.append(f"prompts read at {record['prompt_speed']:.0f} t/s")
     if "temperature" in request:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.speculative.printable import count
+
 MAX_DIFFERENCES = 3  # prompts whose first difference is shown
 MAX_TOKEN_CHARACTERS = 20
 
@@ -21,8 +23,9 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         f"drafting  {settings(known)}",
         *greedy(record["greedy"], record["every_draft"]),
         sampled(record["sampled"]),
-        f"state     {state['sequences']} walks{beside}, {state['rows']:,} rows: {format_deviation(state)}",
-        f"logprobs  {record['logprobs']['tokens']:,} tokens: {format_deviation(record['logprobs'])}",
+        f"state     {count(state['sequences'], 'walk')}{beside}, {count(state['rows'], 'row')}: "
+        f"{format_deviation(state)}",
+        f"logprobs  {count(record['logprobs']['tokens'], 'token')}: {format_deviation(record['logprobs'])}",
         "CERTIFIED: drafted output is plain output" if not failed else f"NOT CERTIFIED: {failed}",
     ]
 
@@ -47,7 +50,7 @@ def settings(known: Mapping[str, Any]) -> str:
 def greedy(runs: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of the greedy check. every: the same prompts with every draft verified."""
     n = sum(run["n_tokens"] for run in runs)
-    out = [f"greedy    {len(runs)} prompts, {n:,} tokens {count_verdicts(runs)}"]
+    out = [f"greedy    {count(len(runs), 'prompt')}, {count(n, 'token')} {count_verdicts(runs)}"]
     out += [f"          with every draft verified {count_verdicts(every)}"] if every else []
     different = [(i, run) for some in (runs, every) for i, run in enumerate(some) if run["difference"]]
     different.sort(key=lambda item: item[1]["verdict"] != "defect")
@@ -65,7 +68,7 @@ def count_verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
     verdicts = Counter(run["verdict"] for run in runs)
     counts = ", ".join(f"{verdicts[v]} {v}" for v in ("identical", "near-tie", "defect") if verdicts[v])
     drafted, accepted = (sum(run["stats"][name] for run in runs) for name in ("drafted", "accepted"))
-    return f"({accepted:,} of {drafted:,} drafts kept): {counts}"
+    return f"({accepted:,} of {drafted:,} drafted tokens accepted): {counts}"
 
 
 def sampled(it: Mapping[str, Any]) -> str:
@@ -73,7 +76,7 @@ def sampled(it: Mapping[str, Any]) -> str:
     outcome = f"p {p_value:.2g} (limit {it['level']:.1g})"
     if it["overruns"] or it["ties"]:
         outcome = f"{it['overruns']} ran past the end, {it['ties']} ties misjudged"
-    drafts = f"{it['accepted']:,} of {it['drafted']:,} drafts kept"
+    drafts = f"{it['accepted']:,} of {it['drafted']:,} drafted tokens accepted"
     return f"sampled   {it['runs']:,} runs ({drafts}): {outcome}: {verdict(it)}"
 
 

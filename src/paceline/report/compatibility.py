@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from paceline.report.table import write_table
 from paceline.speculative.printable import printable
+from paceline.system.terminal import wrapped
 
 Record = Mapping[str, Any]
 
@@ -25,15 +26,17 @@ def write(record: Record, file: IO[str]) -> None:
     """Write the report. record: the output of `paceline check --json`."""
     why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
     verdict = WORDS[record["verdict"]] + (f": {why}" if why else "")
-    file.write(f"{record['verdict']}: {printable(verdict)}\n\n")
+    file.write(wrapped(f"{record['verdict']}: {printable(verdict)}", file) + "\n\n")
     names = {role: Path(record[role]).name for role in ("target", "draft")}
     files = {"field": "file", "weight": "note", "text": "", **names}
     write_table(COLUMNS, [row(reason) for reason in [files, *record["reasons"]]], file)
     if record["advice"]:
         file.write("\n")
     for line in record["advice"]:
-        # Commands are on separate lines, to be copied.
-        file.write(f"- {printable(line)}\n".replace(": paceline ", ":\n    paceline ", 1))
+        text, colon, command = f"- {printable(line)}".partition(": paceline ")
+        file.write(wrapped(text + colon[:1], file, 2) + "\n")
+        if command:  # on a line of its own, to be copied
+            file.write(f"    paceline {command}\n")
 
 
 def row(reason: Record) -> tuple[str, ...]:

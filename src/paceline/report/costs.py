@@ -87,9 +87,12 @@ def table(curve: Curve, depth: int, token: float | None) -> Block:
 
 
 def short_table(role: str, curve: Curve, depth: int) -> Block:
-    plain = curve[0][1]
-    rows = [(f"{n:4}", milliseconds(seconds, plain), f"{seconds / plain:.2f}") for n, seconds in curve]
-    return Block(f"{role}, after {depth:,} tokens", ("rows", "ms", "relative"), tuple(rows), 1)
+    plain, longest = curve[0][1], max(seconds for _, seconds in curve)
+    rows = [
+        (f"{n:4}", bar(seconds, longest), milliseconds(seconds, plain), f"{seconds / plain:.2f}")
+        for n, seconds in curve
+    ]
+    return Block(f"{role}, after {depth:,} tokens", ("rows", "", "ms", "relative"), tuple(rows), 2)
 
 
 def format_break_even(ratio: float, rows: int) -> str:

@@ -8,6 +8,7 @@ from typing import IO, Any
 from paceline.report.table import size
 from paceline.report.where import write as write_where
 from paceline.speculative.printable import printable
+from paceline.system.terminal import wrapped
 
 Record = Mapping[str, Any]
 
@@ -20,7 +21,7 @@ def write(hardware: Record, file: IO[str]) -> None:
 
 
 def paragraph(name: str, text: str, file: IO[str]) -> None:
-    file.write(f"{name:{NAME_WIDTH}}{text}\n")
+    file.write(wrapped(f"{name:{NAME_WIDTH}}{text}", file, NAME_WIDTH) + "\n")
 
 
 def lines(hardware: Record) -> list[tuple[str, str]]:
@@ -110,7 +111,7 @@ def diagnosis(found: Record, file: IO[str]) -> None:
         if run["speedup"] is not None:
             texts.append(f"{run['speedup']:.2f}x plain decoding")
         texts.append(f"output identical: {run['said']}")
-        file.write(f"{'; '.join(texts)}; one short text of code\n\n")
+        file.write(wrapped(f"{'; '.join(texts)}; one short text of code", file) + "\n\n")
     for cause in found["causes"]:
         paragraph(cause["severity"], f"{cause['name']}: {printable(cause['evidence'])}", file)
         paragraph("", f"-> {cause['remedy']}", file)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import IO, Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from paceline.speculative.printable import count
 from paceline.system.terminal import wrapped
 
 MAX_COLUMN_WIDTH = 10_000
 COLUMN_GAP = 2
-MIN_WRAPPED = 12  # characters of a wrapped column
+MIN_WRAPPED, MAX_NAME = 12, 24  # characters of a wrapped column, and of a name that is not wrapped
 BAR_WIDTH = 16  # characters of the longest bar
 
 
@@ -36,7 +38,7 @@ def write_report(
 ) -> None:
     """Write named facts, the tables that have rows, and closing lines."""
     for name, text in header:
-        file.write(f"{name:9} {text}\n")
+        file.write(wrapped(f"{name:9} {text}", file, 10) + "\n")
     for block in blocks:
         if block.rows:
             file.write(f"\n{block.title}\n" if block.title else "\n")
@@ -52,11 +54,6 @@ def size(n_bytes: int | None) -> str:
     if n_bytes >= 999.5e6:
         return f"{n_bytes / 1e9:.1f} GB" if n_bytes < 99.95e9 else f"{n_bytes / 1e9:.0f} GB"
     return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 9.95e6 else f"{n_bytes / 1e6:.0f} MB"
-
-
-def count(n: int, noun: str) -> str:
-    """Return a number with its noun: 1 token, 2,000 tokens."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
@@ -82,7 +79,7 @@ def summary(run: Mapping[str, Any]) -> str:
     elif run["n_tokens"]:
         parts.append("plain decoding")
     if skipped := run.get("n_skipped"):
-        parts.append(f"{skipped:,} tokens of the prompt left out")
+        parts.append(f"{count(skipped, 'token')} of the prompt left out")
     if run["stop_reason"] == "context":
         parts.append("the context is full (-c)")
     return ", ".join(parts)
@@ -105,7 +102,7 @@ def details(run: Mapping[str, Any]) -> str:
 def prompt(run: Mapping[str, Any]) -> list[str]:
     """Return the speed of the prefill, or nothing if the prompt was cached."""
     speed = run["prompt_tokens_per_second"]
-    return [] if speed is None else [f"prompt {run['n_read']:,} tokens, {speed:.1f} tokens/s"]
+    return [] if speed is None else [f"prompt {count(run['n_read'], 'token')}, {speed:.1f} tokens/s"]
 
 
 def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
@@ -139,18 +136,32 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
     write_table(("drafter", *names), rows, file, 1)
 
 
+def _fitting(widths: Sequence[int], room: int) -> int:
+    """Return how many columns fit; at least two, so that a second table is narrower."""
+    ends = accumulate(width + COLUMN_GAP for width in widths)
+    return max(min(2, len(widths)), sum(end - COLUMN_GAP <= room for end in ends))
+
+
 def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
     """Write a table. The first `n_left` columns (by default all) are words, the others figures.
 
-    On a narrow terminal, words are wrapped."""
+    On a narrow terminal words are wrapped, and columns without room follow in further tables."""
     n_words = len(columns) if n_left is None else n_left
     width = None if file.isatty() else MAX_COLUMN_WIDTH
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=width)
-    by_column = zip(columns, *rows, strict=True)
+    by_column = list(zip(columns, *rows, strict=True))
     widths = [max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in by_column]
     minimum = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
+    minimum[0] = max(minimum[0], min(widths[0], MAX_NAME))
+    fitting = _fitting(minimum, console.width)
+    if fitting < len(columns):
+        for part in (range(fitting), [0, *range(fitting, len(columns))]):
+            cells = [[line[i] for i in part] for line in (columns, *rows)]
+            write_table(cells[0], cells[1:], file, sum(i < n_words for i in part))
+            file.write("\n" * (part == range(fitting)))
+        return
     console.width = max(console.width, sum(minimum) + COLUMN_GAP * (len(widths) - 1))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from paceline.report.table import write_table
+from paceline.speculative.printable import count
 
 PHASES = {
     "draft": "proposing",
     "forward": "the target's passes",
     "verify": "verifying",
     "commit": "committing and rolling back",
-    "other": "deciding, and learning from what came of it",
+    "other": "policy and scheduling",
 }
 
 
@@ -25,4 +26,4 @@ def write(run: Mapping[str, Any], file: IO[str]) -> None:
         (phase, f"{1e3 * s:.1f}", f"{s / total:.1%}" if total else "-", f"{1e6 * s / steps:.0f}")
         for phase, s in spent.items()
     ]
-    write_table((f"time of {stats['steps']} steps", "ms", "share", "us/step"), rows, file, 1)
+    write_table((f"time of {count(stats['steps'], 'step')}", "ms", "share", "us/step"), rows, file, 1)

@@ -14,6 +14,11 @@ def truncated(text: str, most: int = 300) -> str:
     return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
+def count(n: int, noun: str) -> str:
+    """Return a number with its noun: 1 token, 2,000 tokens."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def format_bytes(n: float) -> str:
     """Format a number of bytes: 4.68 GB, 4.70 MB, 1.00 kB, 999 bytes."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

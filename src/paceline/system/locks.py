@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from paceline.speculative.errors import PacelineError, UsageError
+
+HOLDER = ".lock"  # the file that names the process of a run_lock
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Let one process at a time work in a folder; the system releases the lock even after `kill -9`.
 
+    wait: for the process that has it; otherwise raise BlockingIOError.
     Without locks (Windows, some network file systems) all processes may. Raises OSError.
     """
     try:
@@ -22,11 +28,38 @@ def folder_lock(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Make a folder, and keep other processes out of it for a long run. Raises UsageError, which names the
+    process that is there already, and PacelineError if the folder cannot be written."""
+    holder = folder / HOLDER
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder_lock(folder, wait=False))
+            holder.write_text(f"process {os.getpid()} on {platform.node()}", "utf-8")
+        except BlockingIOError as error:
+            process = holder.read_text("utf-8") if holder.exists() else "another process"
+            raise UsageError(
+                f"{folder}: is in use by {process}: wait until that ends, or name another folder"
+            ) from error
+        except OSError as error:
+            raise PacelineError(
+                f"{folder}: cannot be written ({error.strerror}); name another folder"
+            ) from error
+        stack.callback(holder.unlink, missing_ok=True)
+        yield
 
 
 class FairLock:

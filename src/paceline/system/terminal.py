@@ -9,14 +9,15 @@ from typing import IO
 FENCE = "```"  # around code, which is never wrapped
 
 
-def wrapped(text: str, file: IO[str]) -> str:
-    """Return the text with its lines wrapped between words if `file` is a terminal."""
+def wrapped(text: str, file: IO[str], hanging: int = 0) -> str:
+    """Return the text with its lines wrapped between words if `file` is a terminal.
+    hanging: spaces before a line's continuation; 0 for as many as before the line."""
     if not file.isatty():
         return text
     width = shutil.get_terminal_size().columns
 
     def wrap(line: str) -> str:
-        indent = line[: len(line) - len(line.lstrip())]
+        indent = line[: len(line) - len(line.lstrip())] if not hanging else " " * hanging
         lines = textwrap.wrap(
             line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )

@@ -41,9 +41,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def content(found: GeneratedAnswers) -> dict[str, tuple[Any, ...]]:
-    return {
-        one.id: (one.prompt.tolist(), one.tokens.tolist(), one.finish, one.held_out) for one in found.answers
-    }
+    return {one.id: (one.prompt.tolist(), one.tokens.tolist(), one.finish) for one in found.answers}
 
 
 def stop_after(n: int) -> Callable[[GenerationProgress], None]:
@@ -72,9 +70,7 @@ def test_drafted_and_batched_answers_are_those_of_plain_decoding(
         assert answer.tokens.tolist() == list(plain.tokens)
         assert answer.prompt.tolist() == toy.tokens(texts[answer.id].prompt)
         assert answer.finish == plain.stop_reason
-        assert answer.held_out == prompts.is_held_out(texts[answer.id])
     assert {answer.finish for answer in found.answers} == {"eos", "length"}
-    assert {answer.held_out for answer in found.answers} == {True, False}
 
 
 def test_the_folder_has_a_line_an_answer_and_what_they_were_made_with(
@@ -87,14 +83,13 @@ def test_the_folder_has_a_line_an_answer_and_what_they_were_made_with(
             "prompt": one.prompt.tolist(),
             "tokens": one.tokens.tolist(),
             "finish": one.finish,
-            "held_out": one.held_out,
         }
         for one in found.answers
     }
     header = read_header(tmp_path / "out")
     assert header["settings"]["model"] == toy.target.identity()["model"]
     assert [header["settings"][name] for name in ("max_tokens", "temperature", "seed")] == [8, 0.5, 7]
-    assert header["prompts"] == {"all": N, "held_out": prompts.n_held_out}
+    assert header["prompts"] == N
     assert header["sources"] == [vars(source) for source in prompts.sources]
     assert header["provenance"]["target"]["name"] == TOY
 
@@ -188,9 +183,7 @@ def test_other_settings_are_refused_in_the_same_folder(
     assert before == ((tmp_path / "out" / ANSWERS).read_bytes(), (tmp_path / "out" / HEADER).read_bytes())
 
 
-def test_another_target_tokenizer_or_split_is_refused(
-    toy: LLM, prompts: TrainingPrompts, tmp_path: Path
-) -> None:
+def test_another_target_or_tokenizer_is_refused(toy: LLM, prompts: TrainingPrompts, tmp_path: Path) -> None:
     out = tmp_path / "out"
     generate_answers(toy, prompts, out, max_tokens=8)
     old, new = toy.target.identity()["model"][:8], ToyTarget(seed=4).identity()["model"][:8]
@@ -204,8 +197,17 @@ def test_another_target_tokenizer_or_split_is_refused(
         pytest.raises(UsageError, match=r"the target \(.*\); its tokenizer \(.*\); choose"),
     ):
         generate_answers(other, prompts, out, max_tokens=8)
-    with pytest.raises(UsageError, match=r"the held-out share \(0.2, now 0.3\)"):
-        generate_answers(toy, some_prompts(tmp_path, N, held_out=0.3), out, max_tokens=8)
+
+
+def test_another_held_out_share_keeps_the_answers(toy: LLM, tmp_path: Path) -> None:
+    first = generate_answers(toy, some_prompts(tmp_path, N), tmp_path / "out", max_tokens=8)
+    header = tmp_path / "out" / HEADER  # as older versions wrote it
+    data = json.loads(header.read_text())
+    data["settings"]["held_out"] = 0.2
+    header.write_text(json.dumps(data | {"format": 1}))
+    other = some_prompts(tmp_path, N, held_out=0.3)
+    again = generate_answers(toy, other, tmp_path / "out", max_tokens=8, report=stop_after(0))
+    assert content(again) == content(first)
 
 
 def test_the_same_folder_takes_more_prompts_and_returns_those_asked_for(toy: LLM, tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_the_same_folder_takes_more_prompts_and_returns_those_asked_for(toy: LLM
         ("{", "is damaged, or of something else"),
         ("[]", "is damaged, or of something else"),
         ('{"format": 1}', "is damaged, or of something else"),
-        ('{"format": 2, "settings": {}}', "is of a newer Paceline"),
+        ('{"format": 3, "settings": {}}', "is of a newer Paceline"),
         ('{"format": 1, "settings": {}}', r"the target \(None, now "),
     ],
 )
@@ -313,7 +315,6 @@ def test_a_later_turn_goes_on_from_the_targets_own_answer(tmp_path: Path) -> Non
                 said = b"".join(map(text.piece, found[first].tokens.tolist())).decode()
                 begun = f"User: {item.messages[0][1]}\n\nAssistant: {said}\n\nUser: 5\n\nAssistant:"
                 assert found[item.id].prompt.tolist() == text.encode(begun)
-                assert found[item.id].held_out == found[first].held_out
 
 
 def test_prompts_too_long_are_skipped_with_what_goes_on_from_them(tmp_path: Path) -> None:
@@ -366,7 +367,7 @@ def test_the_embedded_model_answers_texts(tmp_path: Path) -> None:
 
 
 def test_a_line_is_what_it_was_read_from() -> None:
-    answer = Answer("1", np.array([1, 2], np.int32), np.array([3], np.int32), "eos", True)
+    answer = Answer("1", np.array([1, 2], np.int32), np.array([3], np.int32), "eos")
     read = Answer.read(json.loads(answer.line()), 8)
     assert read.line() == answer.line()
     assert read.prompt.dtype == read.tokens.dtype == np.int32

@@ -63,6 +63,19 @@ def trained(tmp_path: Path) -> Path:
     return tmp_path / "confidence"
 
 
+def test_another_share_or_kind_trains_on_the_same_answers(tmp_path: Path) -> None:
+    stages, plan = list[str](), make_plan("confidence", tmp_path / "out", max_tokens=40)
+    with paceline.load(TOY, DRAFT, "model", sessions=4) as llm:
+        for share in (0.001, 0.3, 0.999):  # both sides get enough
+            prompts = read_prompts([prompt_file(tmp_path)], chat=False, held_out=share)
+            card = train_confidence(llm, prompts, plan, lambda stage, _: stages.append(stage))
+            assert card["acceptance"]["examples"] >= 200
+        assert "answers" not in stages[stages.index("features") :]
+        with pytest.raises(UsageError, match="too few"):  # before a prompt is answered
+            train_confidence(llm, prompts, make_plan("confidence", tmp_path / "few", max_tokens=12))
+        assert not (tmp_path / "few").exists()
+
+
 def test_it_scores_the_draft_that_it_was_trained_for(trained: Path) -> None:
     with paceline.load(TOY, DRAFT, "model") as plain, paceline.load(TOY, trained, "model") as scored:
         prompt = [1, 2, 3, 4]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import paceline
 from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
@@ -33,7 +34,8 @@ pytest.importorskip("torch")
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
 from paceline.prepare.training.batches import TrainingBatch
-from paceline.prepare.training.dataset import CHECKPOINT
+from paceline.prepare.training.confidence import train_confidence
+from paceline.prepare.training.dataset import CHECKPOINT, SPLIT
 from paceline.prepare.training.features import OnlineFeatures
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
@@ -119,7 +121,8 @@ def test_a_head_learns(
     )
     assert card["kind"] == kind
     assert card["acceptance"]["length"] > untrained["acceptance"]["length"] + 0.2
-    assert card["held_out"]["answers"] == prompts.n_held_out
+    share = prompts.held_out * 2.0**64
+    assert card["held_out"]["answers"] == sum(int(item.session[:16], 16) < share for item in prompts.items)
 
 
 def test_the_acceptance_is_that_of_decoding(
@@ -131,7 +134,8 @@ def test_the_acceptance_is_that_of_decoding(
     _, folder, card = trained
     target, settings = llm.target, read_header(folder / "answers")["settings"]
     answers = list(AnswerFolder(folder / "answers", settings, target.vocab.size).answers.values())
-    held_out = [answer for answer in answers if answer.held_out]
+    split = json.loads((folder / SPLIT).read_text())
+    held_out = [answer for answer in answers if split[answer.id]]
     head = open_head(folder, target)
     table = embedding_of(target).numpy()
     ids = sorted(set(head.config.layer_ids))
@@ -191,6 +195,75 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
             assert np.array_equal(weights_of(folder)[name], value)
         over = train_head(llm, prompts, plan_of(kind, folder, epochs=6))
         assert over["acceptance"] == card["acceptance"]
+
+
+def learned(kind: str, folder: Path) -> Any:
+    """All that was learned, to the last bit."""
+    if kind == "confidence":
+        return json.loads((folder / "config.json").read_text())["weights"]
+    return {name: value.tolist() for name, value in weights_of(folder).items()}
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle3", "confidence"])
+def test_a_run_killed_at_any_stage_ends_like_one_that_was_not(
+    kind: str, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers end in another order; the hidden states that it has stay."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    whole, copies, quick = tmp_path / "whole", list[Path](), {"epochs": 2, "evaluations": 2}
+
+    def kill(stage: str, progress: Any) -> None:  # what is on the disk at this moment
+        at = progress.done if stage == "answers" else progress[0] if stage == "features" else progress.step
+        if (stage, at) in {("answers", 9), ("answers", 33), ("features", 20), ("training", 3)}:
+            copies.append(tmp_path / f"{stage}{at}{len(copies)}")
+            shutil.copytree(whole, copies[-1])
+
+    draft = ("toy:seed=3,noise=0.4,eos=7", "model") if kind == "confidence" else (None, "none")
+    with paceline.load("toy:seed=3,layers=4,width=16,eos=7", *draft, sessions=3) as llm:
+        train = train_confidence if kind == "confidence" else train_head
+        train(llm, prompts, plan_of(kind, whole, **quick), kill)
+        assert len(copies) >= 2
+        for folder in copies:
+            train(llm, prompts, plan_of(kind, folder, **quick))
+            assert learned(kind, folder) == learned(kind, whole), folder
+
+
+def test_an_interrupt_within_a_step_or_an_evaluation_leaves_the_checkpoint_before(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    train_head(llm, prompts, plan_of("medusa", tmp_path / "whole"))
+    for name, calls in (("_evaluate", 1), ("_update", 7)):
+        folder = tmp_path / name
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, name, calls)
+            with pytest.raises(KeyboardInterrupt):
+                train_head(llm, prompts, plan_of("medusa", folder))
+        train_head(llm, prompts, plan_of("medusa", folder))
+        assert learned("medusa", folder) == learned("medusa", tmp_path / "whole"), name
+
+
+def interrupt_after(patch: pytest.MonkeyPatch, name: str, calls: int) -> None:
+    """Let the trainer's method end, at this call, by an interrupt."""
+    method, left = getattr(loop.Trainer, name), [calls]
+
+    def interrupted(self: Any, *given: Any) -> Any:
+        out, left[0] = method(self, *given), left[0] - 1
+        return out if left[0] else interrupt()
+
+    patch.setattr(loop.Trainer, name, interrupted)
+
+
+def test_a_run_keeps_its_split_when_others_add_answers(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path
+) -> None:
+    shared, few = tmp_path / "shared", replace(prompts, items=prompts.items[:20])
+    plan = replace(plan_of("medusa", tmp_path / "head", epochs=2), cache=shared)
+    first = train_head(llm, few, plan)
+    other = replace(plan_of("eagle", tmp_path / "other", epochs=1), cache=shared)
+    train_head(llm, replace(prompts, held_out=0.5), other)
+    again = train_head(llm, prompts, replace(plan, settings=replace(plan.settings, epochs=3)))
+    assert (again["training"], again["held_out"]) == (first["training"], first["held_out"])
 
 
 def test_another_setting_in_the_folder_of_a_run_is_refused(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.bench.suites import workload
@@ -170,8 +171,11 @@ def test_duplicates_are_dropped_also_between_shapes(tmp_path: Path) -> None:
     assert prompts.skipped.examples == {"duplicate": f"{first}, line 2"}
 
 
-def held_out(prompts: TrainingPrompts) -> dict[str, bool]:
-    return {item.id: prompts.is_held_out(item) for item in prompts.items}
+def held_out(prompts: TrainingPrompts, answered: int | None = None) -> dict[str, bool]:
+    """The split of the first prompts, each with an answer of a hundred tokens."""
+    ids = [item.id for item in prompts.items[:answered]]
+    chosen = prompts.held_out_ids(dict.fromkeys(ids, 100), 100)
+    return {id_: id_ in chosen for id_ in ids}
 
 
 def test_more_data_moves_no_prompt_between_training_and_held_out(tmp_path: Path) -> None:
@@ -195,18 +199,35 @@ def test_a_larger_share_only_adds_to_the_held_out_prompts(tmp_path: Path) -> Non
 def test_the_turns_of_a_conversation_are_on_one_side(tmp_path: Path) -> None:
     file = lines(tmp_path / "a.jsonl", *({"turns": [text, "And then?", "Why?"]} for text in MANY))
     prompts = read_prompts([file], chat=True)
-    sides = {item.session: set[bool]() for item in prompts.items}
+    sides, split = {item.session: set[bool]() for item in prompts.items}, held_out(prompts)
     for item in prompts.items:
-        sides[item.session].add(prompts.is_held_out(item))
+        sides[item.session].add(split[item.id])
     assert len(sides) == len(MANY)
     assert all(len(side) == 1 for side in sides.values())
 
 
-def test_too_few_held_out_prompts_and_a_share_of_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"0 of 3 different prompts are held out: at least 2 must be"):
-        read_prompts([filler(tmp_path, 3)], chat=True, held_out=0.001)
-    with pytest.raises(UsageError, match=r"3 of 3 different prompts are held out"):
-        read_prompts([filler(tmp_path, 3)], chat=True, held_out=0.999)
+@pytest.mark.parametrize(("share", "n"), [(0.001, 1), (0.999, 2)])
+def test_both_sides_have_enough_tokens_whatever_the_share(tmp_path: Path, share: float, n: int) -> None:
+    prompts = read_prompts([filler(tmp_path, 3)], chat=True, held_out=share)
+    assert sum(held_out(prompts).values()) == n
+    for tokens, least in ((100, 151), (0, 1)):
+        with pytest.raises(UsageError, match="3 answers of up to"):
+            prompts.held_out_ids({item.id: tokens for item in prompts.items}, least)
+
+
+def test_a_run_cut_anywhere_holds_out_its_share(tmp_path: Path) -> None:
+    """A thousand runs, each over other prompts; none has only held-out answers, or none."""
+    cuts, counts = np.random.default_rng(0).integers(2, 81, 1000), list[int]()
+    for run, n in enumerate(cuts.tolist()):
+        file = lines(tmp_path / "run.jsonl", *({"prompt": f"{run} {k}"} for k in range(80)))
+        counts.append(sum(held_out(read_prompts([file], chat=True, held_out=0.2), n).values()))
+        assert 0 < counts[-1] < n
+    shares = np.array(counts) / cuts
+    assert abs(shares.mean() - 0.2) < 0.03
+    assert (np.abs(shares - 0.2)[cuts > 30] < 0.31).all()  # more than four standard deviations
+
+
+def test_a_share_of_nothing_or_all_is_refused(tmp_path: Path) -> None:
     for share in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(UsageError, match=r"\(--held-out\)"):
             read_prompts([filler(tmp_path)], chat=True, held_out=share)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from paceline.report.table import Block, ratio, write_report
-from paceline.speculative.printable import printable
+from paceline.speculative.printable import count, printable
 
 Record = Mapping[str, Any]
 NONE = "-"
@@ -22,8 +22,8 @@ def write(record: Record, file: IO[str]) -> None:
 def header(record: Record) -> Iterator[tuple[str, str]]:
     for trace in record["files"]:
         unusable = trace["n_unusable"]
-        left_out = f", {unusable:,} lines that could not be used" if unusable else ""
-        yield "file", f"{printable(trace['file'])}: {trace['requests']:,} requests{left_out}"
+        left_out = f", {count(unusable, 'line')} that could not be used" if unusable else ""
+        yield "file", f"{printable(trace['file'])}: {count(trace['requests'], 'request')}{left_out}"
     if record["tokenizer"] is not None:
         yield "tokenizer", f"{printable(record['tokenizer'])}, {record['n_vocab']:,} tokens"
     if record["draft_model"] is not None:
@@ -33,7 +33,7 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
         yield "costs", "as measured on this machine before" if cached else printable(record["cost_curve"])
     done = record["requests"]
     tokens, prompts = (sum(request[name] for request in done) for name in ("n_tokens", "n_prompt"))
-    yield "replayed", f"{len(done):,} requests, {tokens:,} tokens after {prompts:,} of prompts"
+    yield "replayed", f"{count(len(done), 'request')}, {count(tokens, 'token')} after {prompts:,} of prompts"
     if record["status"] != "done":
         yield "status", f"{record['status']}: what was replayed until then"
 

@@ -20,7 +20,7 @@ from paceline.bench.replay.recording import append_line
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import write_json
 
-FORMAT = 1  # raised when a field changes its meaning or is removed
+FORMAT = 2  # raised when a field changes its meaning or is removed
 HEADER, ANSWERS = "data.json", "answers.jsonl"
 # Settings that all answers of a folder share, with their names in messages.
 SHARED_SETTINGS = {
@@ -30,7 +30,6 @@ SHARED_SETTINGS = {
     "max_tokens": "max_tokens (-n)",
     "temperature": "the temperature",
     "seed": "the seed",
-    "held_out": "the held-out share",
 }
 
 Ids = NDArray[np.int32]
@@ -38,13 +37,14 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The target's answer to a prompt. id: the prompt's hash. finish: the reason of its end."""
+    """The target's answer to a prompt. id: the prompt's hash. finish: the reason of its end.
+    held_out: True if a training only evaluates on it; the folder does not know."""
 
     id: str
     prompt: Ids
     tokens: Ids
     finish: str
-    held_out: bool
+    held_out: bool = False
 
     @classmethod
     def read(cls, data: Mapping[str, Any], n_vocab: int) -> Answer:
@@ -54,10 +54,11 @@ class Answer:
             if ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= n_vocab:
                 raise ValueError("no token ids of this vocabulary")
         ids32 = prompt.astype(np.int32), tokens.astype(np.int32)
-        return cls(str(data["id"]), *ids32, str(data["finish"]), bool(data["held_out"]))
+        return cls(str(data["id"]), *ids32, str(data["finish"]))
 
     def line(self) -> bytes:
-        data = vars(self) | {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}
+        ids = {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}
+        data = {"id": self.id, **ids, "finish": self.finish}
         return json.dumps(data, separators=(",", ":")).encode() + b"\n"
 
 

@@ -88,7 +88,6 @@ def generate_answers(
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
-        "held_out": prompts.held_out,
     }
     store = AnswerFolder(folder, settings, llm.target.vocab.size)
     sampling = Sampling(temperature=temperature)
@@ -98,7 +97,7 @@ def generate_answers(
     store.write_header(
         {
             "sources": [asdict(source) for source in prompts.sources],
-            "prompts": {"all": len(prompts.items), "held_out": prompts.n_held_out},
+            "prompts": len(prompts.items),
             "skipped": dict(prompts.skipped.counts),
             "provenance": provenance(llm, {"max_tokens": max_tokens, "temperature": temperature}),
         }
@@ -194,7 +193,6 @@ class _Generation:
         if finish.error is not None:
             raise finish.error
         prompt, tokens = (np.array(ids, np.int32) for ids in (handle.request.prompt, handle.tokens))
-        held_out = self._prompts.is_held_out(item)
-        self._store.add(Answer(item.id, prompt, tokens, finish.reason or "", held_out))
+        self._store.add(Answer(item.id, prompt, tokens, finish.reason or ""))
         self._done += 1
         self._left.extendleft(self._waiting.pop(item.id, ()))  # while the prompt is in the cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -27,7 +27,7 @@ from paceline.speculative.tree import chain
 from paceline.vocab.shared import check_shared
 
 RIDGE, STEPS = 1.0, 25
-MIN_EXAMPLES = 200
+MIN_TOKENS = 250  # of the answers to learn from, and of the held-out ones
 SCORE = NAMES.index("logit p1")
 Floats = NDArray[np.float64]
 
@@ -81,8 +81,8 @@ def collect(
         return accepted
 
     walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
-    if len(labels) < MIN_EXAMPLES:
-        raise UsageError(f"only {len(labels)} drafted tokens to learn from: give more prompts")
+    if not rows:
+        raise UsageError("no token was drafted along the answers: let them be longer (-n)")
     return Examples(np.stack(rows), np.array(labels))
 
 
@@ -99,7 +99,7 @@ def train_confidence(
     if draft is None:
         raise UsageError("a confidence is trained for a draft: give one (-md)")
     check_shared(llm.target.vocab, draft.vocab)
-    answers = gather_answers(llm, prompts, plan, report, note)
+    answers = gather_answers(llm, prompts, plan, report, note, MIN_TOKENS)
     layers = sorted(set(draft.config.layer_ids)) if isinstance(draft, HeadTarget) else ()
     source: FeatureSource = OnlineFeatures(llm.target, answers, layers) if layers else TokensOnly(answers)
     training, held_out = Sequences(source, False), Sequences(source, True)
@@ -122,16 +122,10 @@ class TokensOnly:
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.answers = answers
 
-    def __len__(self) -> int:
-        return len(self.answers)
-
     def __getitem__(self, number: int) -> TrainingSequence:
         answer, none = self.answers[number], np.zeros((0, 0), np.float16)
         tokens = np.concatenate([answer.prompt, answer.tokens])
         return TrainingSequence(tokens, none, none.astype(np.int32), none, len(answer.prompt))
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
 
 
 def fit_to_draft(

@@ -129,7 +129,7 @@ def read_llama(path: Path) -> LlamaFile:
         rows = TensorRows(file, file.tensors[_gguf_name(name)]).rows(slice(None))
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             n = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
-            rows = _halves(rows, n)
+            rows = _reordered(rows, n, (-1, 2))
         weights[name] = rows.reshape(-1) if "norm" in name else rows
     return LlamaFile(shape, layers, weights)
 
@@ -165,7 +165,7 @@ def _part(name: str, value: NDArray[np.float32], shape: LayerShape) -> TensorToW
     gguf_name = _gguf_name(name)
     if name.endswith(("q_proj.weight", "k_proj.weight")):
         heads = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
-        value = _interleaved(value, heads)
+        value = _reordered(value, heads, (2, -1))
     kind = "F32" if value.ndim == 1 else "Q8_0" if value.shape[1] % 32 == 0 else "F16"
 
     def rows() -> Iterator[NDArray[Any]]:
@@ -191,15 +191,7 @@ def _ids_part(ids: NDArray[np.int64]) -> TensorToWrite:
     return TensorToWrite("d2t", (len(ids),), kind, 8 * len(ids), blocks)
 
 
-def _halves(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Undo `_interleaved`."""
-    rows, columns = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
-    return pairs.swapaxes(1, 2).reshape(rows, columns)
-
-
-def _interleaved(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Reorder the rows of a query or key matrix from halves to neighbours, as llama.cpp rotates them."""
-    rows, columns = weight.shape
-    pairs = weight.reshape(heads, 2, rows // heads // 2, columns)
-    return pairs.swapaxes(1, 2).reshape(rows, columns)
+def _reordered(weight: NDArray[np.float32], heads: int, parts: tuple[int, int]) -> NDArray[np.float32]:
+    """Reorder the rows of a query or key matrix: for parts of (2, -1) from halves to neighbours, as llama.cpp
+    rotates them, and back for (-1, 2)."""
+    return weight.reshape(heads, *parts, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)

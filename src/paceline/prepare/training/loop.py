@@ -102,10 +102,6 @@ class Trainer:
                 f"{self._folder}: cannot be written ({error.strerror or error}); make room there: the same "
                 "command goes on from the last checkpoint"
             ) from error
-        except BaseException:
-            with suppress(OSError):  # the error that ended the run is the one to see
-                self._write_checkpoint()
-            raise
         return best
 
     def _run(
@@ -127,7 +123,12 @@ class Trainer:
                 self._evaluated = int(share * settings.evaluations)
                 best = self._evaluate(held_out) or best
             left = self._seconds * (1.0 - share) / max(share, 1e-6)
-            progress(Progress(share, self._step, self._loss, self._best, left))
+            try:
+                progress(Progress(share, self._step, self._loss, self._best, left))
+            except BaseException:  # nowhere else: within a step or an evaluation, half of it is done
+                with suppress(OSError):  # the error that ended the run is the one to see
+                    self._write_checkpoint()
+                raise
             if time.monotonic() - last_written > CHECKPOINT_SECONDS:
                 self._write_checkpoint()
                 last_written = time.monotonic()

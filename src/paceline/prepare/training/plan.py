@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from paceline.heads.confidence import KIND as CONFIDENCE
+from paceline.heads.confidence import read_confidence
+from paceline.heads.files import CARD, CONFIG
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.speculative.validation import invalid, read_number
+from paceline.system.locks import run_lock
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,22 @@ class TrainingPlan:
         """The folder of the answers and their hidden states."""
         return self.cache or self.folder
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes out of the run's folders. See run_lock."""
+        with ExitStack() as stack:
+            for folder in {path.resolve(): path for path in (self.folder, self.cache_folder)}.values():
+                stack.enter_context(run_lock(folder))
+            yield
+
 
 def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
     """Return the plan of these settings, each a field of the plan or of its parts. Raises UsageError."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: is a file; give the head's folder (-o)")
+    is_own = read_confidence(folder) is not None if kind == CONFIDENCE else (folder / CARD).exists()
+    if (folder / CONFIG).exists() and not is_own:
+        raise UsageError(f"{folder}: has a model or a head of another kind; give another folder (-o)")
     if not 0.0 <= given.get("variation", 0.0) <= 1.0:
         raise invalid("variation (--tv)", given["variation"], "between 0 and 1")
     if given.get("learning_rate", 1.0) <= 0.0:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,7 @@ from paceline.speculative.validation import invalid
 from paceline.system.identity import compute_sha256
 from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
-HELD_OUT = 0.05  # share of the prompts
-MIN_HELD_OUT = 2
+HELD_OUT = 0.05  # share of the conversations
 RECORD_SUFFIXES = (".jsonl", ".json", ".ndjson")
 FOLDER_GLOBS = tuple(f"*{suffix}" for suffix in (*RECORD_SUFFIXES, ".txt"))
 SHAPES = '{"prompt": ...}, {"text": ...}, {"messages": [...]}, {"conversations": [...]} or {"turns": [...]}'
@@ -41,7 +42,8 @@ class PromptSource:
 
 @dataclass(frozen=True)
 class TrainingPrompts:
-    """Different prompts, in the order of their hashes, so that the first ones are a random sample.
+    """Different prompts in random order, so that the first ones are a random sample. The order depends on the
+    ends of their hashes and the split on the beginnings, so that the two are independent.
 
     items: `id` is the prompt's hash, `session` that of its conversation's first turn, and `category` the
     place in its file. chat: prompts go through the chat template. held_out: share of conversations."""
@@ -52,13 +54,27 @@ class TrainingPrompts:
     held_out: float = HELD_OUT
     skipped: Skipped = field(default_factory=Skipped)
 
-    def is_held_out(self, item: Item) -> bool:
-        """Return whether the prompt is kept from training. It depends on the text of its first turn alone."""
-        return int(item.session[:16], 16) < self.held_out * 2.0**64
+    def held_out_ids(self, tokens: Mapping[str, int], min_tokens: int) -> set[str]:
+        """Return the prompts that are kept from training, of those with so many `tokens` of answer.
 
-    @property
-    def n_held_out(self) -> int:
-        return sum(map(self.is_held_out, self.items))
+        Conversations are held out if the hash of their first turn is below the share, and a few more or fewer
+        if one side had less than `min_tokens`. Raises UsageError if both cannot have these."""
+        sizes = Counter[str]()
+        for item in self.items:
+            if item.id in tokens:
+                sizes[item.session] += tokens[item.id]
+        order = sorted(sizes)
+        wanted = sum(int(session[:16], 16) < self.held_out * 2.0**64 for session in order)
+        sums = [0, *accumulate(sizes[session] for session in order)]
+        enough = [n for n, left_out in enumerate(sums) if min_tokens <= min(left_out, sums[-1] - left_out)]
+        if not enough:
+            raise UsageError(
+                f"{len(tokens):,} answers of up to {sums[-1]:,} tokens are too few: a training needs "
+                f"{min_tokens:,}, and as many held out: give more prompts (--data), longer answers (-n), or "
+                "more time (--answer-minutes)"
+            )
+        held_out = set(order[: min(enough, key=lambda n: abs(n - wanted))])
+        return {item.id for item in self.items if item.id in tokens and item.session in held_out}
 
 
 def read_prompts(
@@ -67,7 +83,7 @@ def read_prompts(
     """Read the prompts of files, of folders and of the suites of `paceline bench`.
 
     chat: the target has a chat template, and a prompt is a user's message; else it is a text to complete.
-    Raises UsageError for a file without a prompt, and if too few prompts are held out or left."""
+    Raises UsageError for a file without a prompt, and if there are none."""
     if not 0.0 < held_out < 1.0:
         raise invalid("held_out (--held-out)", held_out, "a share above 0 and below 1")
     skipped, sources, items = Skipped(), list[PromptSource](), dict[str, Item]()
@@ -79,15 +95,8 @@ def read_prompts(
                 skipped.add("duplicate", item.category)
     if not items:
         raise UsageError("no prompts to train on: name files or folders (--data) or a suite (--suite)")
-    ordered = sorted(items.values(), key=lambda item: (item.session, len(item.messages)))
-    prompts = TrainingPrompts(tuple(ordered), tuple(sources), chat, held_out, skipped)
-    n, n_held_out = len(ordered), prompts.n_held_out
-    if n_held_out < MIN_HELD_OUT or n_held_out == n:
-        raise UsageError(
-            f"{n_held_out:,} of {n:,} different prompts are held out: at least {MIN_HELD_OUT} must be, and "
-            f"others left to train on: give more prompts, or another share than {held_out:g} (--held-out)"
-        )
-    return prompts
+    ordered = sorted(items.values(), key=lambda item: (item.session[::-1], len(item.messages)))
+    return TrainingPrompts(tuple(ordered), tuple(sources), chat, held_out, skipped)
 
 
 def prompt_id(messages: Sequence[Message]) -> str:
