@@ -22,7 +22,6 @@ from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
-from paceline.drafters.head import make_head
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
@@ -84,7 +83,6 @@ class Corpora:
 
 
 NO_CORPORA = Corpora()
-OWN_MODULES = ("exits", "pard")  # heads with a drafter of their own
 REQUIREMENTS = {
     **{
         source: f"a head of that kind: give one (draft, -md); paceline train {kind} trains one"
@@ -105,8 +103,6 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
 
 def make(name: str, parts: DrafterInputs) -> Drafter:
     """Make a drafter by its name in the table; a draft model with a translation drafts by SLEM."""
-    if name in HEADS and name not in OWN_MODULES:
-        return make_head(name, parts)
     file = "slem" if name == MODEL_SOURCE and parts.translation is not None else name
     drafter: Drafter = import_module(DRAFTERS[name].module or f"paceline.drafters.{file}").make(parts)
     return drafter

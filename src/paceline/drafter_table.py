@@ -1,4 +1,4 @@
-"""The table of drafters. `make` in drafters/NAME.py, for most heads drafters/head.py, makes the drafter.
+"""The table of drafters. `make` in drafters/NAME.py makes the drafter of a row.
 
 Other packages add rows by entry points of the group `paceline.drafters`, which refer to a DrafterEntry. Its
 `module` names the module with `make`; the entry's own module is imported early and imports only this one.

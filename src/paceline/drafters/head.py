@@ -1,8 +1,4 @@
-"""A draft head: a draft model (drafters/model.py) that is also given the target's hidden states.
-
-Medusa (Cai et al. 2024, arXiv:2401.10774), EAGLE (Li et al. 2024, arXiv:2401.15077), EAGLE-3 (Li et al. 2025,
-arXiv:2503.01840), Kangaroo (Liu et al. 2024, arXiv:2404.18911) and blocks (DFlash, DSpark; heads/block.py).
-"""
+"""A draft head: a draft model (drafters/model.py) that is also given the target's hidden states."""
 
 from __future__ import annotations
 
