@@ -9,7 +9,6 @@ import pytest
 
 from command_line import command, run
 from paceline.cli import run as run_command
-from paceline.cli.app import RENAMED_OPTIONS
 from paceline.config import Drafting
 from paceline.speculative.sampling import Sampling
 
@@ -80,14 +79,3 @@ def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
     assert options["temperature"] == sampling.temperature
     for name in set(vars(sampling)) - {"temperature", "logit_bias"}:
         assert options[name] == getattr(sampling, name), name
-
-
-def test_an_old_name_of_an_option_is_accepted_with_a_note(capsys: Capture, models: Path) -> None:
-    plain = ("hi", "-n", "2", "--draft", "none")
-    done = run(capsys, models / "target.gguf", "--least=2", *plain)
-    assert done.code == 0
-    assert done.err.startswith("paceline: --least is now --min-draft-tokens\n2 tokens, ")
-    for name in RENAMED_OPTIONS:
-        command(capsys, "serve", "--", name).refused(2, f"{name}: arguments after -- are for another engine")
-    helps = "".join("\n".join(help_of(capsys, name)) for name in ("run", "serve", "doctor", "replay"))
-    assert not any(f"{name} " in helps for name in RENAMED_OPTIONS)

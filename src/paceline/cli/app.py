@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -59,21 +59,6 @@ COMMANDS: dict[Callable[..., Any], str] = {
     serve.serve: "An OpenAI-compatible server.",
     pull.pull: "Download a model.",
 }
-# Options of earlier versions; they are still accepted in this one.
-RENAMED_OPTIONS = {
-    "--least": "--min-draft-tokens",
-    "--window": "--lookahead-window",
-    "--level": "--lookahead-ngram",
-    "--guesses": "--lookahead-guesses",
-    "--grace": "--shutdown-timeout",
-    "--again": "--refresh",
-    "--no-again": "--no-refresh",
-    "--apart": "--isolate-clients",
-    "--no-apart": "--no-isolate-clients",
-    "--depths": "--context-lengths",
-    "--fresh": "--no-carryover",
-    "--no-fresh": "--carryover",
-}
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
 for _name, _group in {"bench": bench, "corpus": corpus, "views": views, "zoo": zoo}.items():
@@ -101,7 +86,7 @@ def invoke(args: list[str]) -> int:
     """Run one command line and return its exit code. Every error is one line on stderr."""
     command = typer.main.get_command(app)  # app() would handle a closed pipe with another exit code
     try:
-        with command.make_context("paceline", rename_options(take_verbose(args))) as context:
+        with command.make_context("paceline", take_verbose(args)) as context:
             code = int(command.invoke(context) or 0)
         sys.stdout.flush()
     except typer.Exit as end:
@@ -121,19 +106,6 @@ def invoke(args: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code
-
-
-def rename_options(args: Sequence[str]) -> list[str]:
-    """Return the arguments with today's names of options, and print a note for each old name."""
-    end = args.index("--") if "--" in args else len(args)
-    renamed = []
-    for arg in args[:end]:
-        old, equals, value = arg.partition("=")
-        new = RENAMED_OPTIONS.get(old, old)
-        if new != old:
-            print_note(f"paceline: {old} is now {new}")
-        renamed.append(new + equals + value)
-    return [*renamed, *args[end:]]
 
 
 def _fail(message: str, code: int) -> int:

@@ -17,6 +17,7 @@ from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.backends.llama_cpp.experts import overrides
 from paceline.backends.llama_cpp.load_failures import explain
+from paceline.hardware.files import parse_nonnegative
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard
@@ -253,7 +254,7 @@ def state_bytes(model: Any) -> int:
 
     def number(key: str) -> int:
         value = metadata(model, f"{arch}.{key}")
-        return int(value) if value is not None and value.isdecimal() else 0
+        return parse_nonnegative(value or "") or 0
 
     cpp, arch = llama_cpp(), metadata(model, "general.architecture")
     inner, state = number("ssm.inner_size"), number("ssm.state_size")
