@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from paceline.drafter_table import DRAFT, DRAFTERS, TRAINED_FOR, DrafterEntry, u
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
+from paceline.speculative.printable import printable
 from paceline.speculative.sampling import MAX_LOGIT
 from paceline.speculative.validation import invalid, unknown, validate_fields
 from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
@@ -182,16 +182,18 @@ class LossyChoices:
 
 def parse_lossy(text: str) -> LossyChoices:
     """Read "experts=4", "prefill=0.2" or both with a comma between them. Raises UsageError."""
-    experts, prefill = 0, 0.0
+    kinds: dict[str, Callable[[str], float]] = {"experts": int, "prefill": float}
+    choices: dict[str, Any] = {}
     for part in typed.text("lossy", text).split(",") if text else ():
         name, _, value = part.partition("=")
-        if name == "experts" and not experts and value.isdecimal() and int(value):
-            experts = int(value)
-        elif name == "prefill" and not prefill and re.fullmatch(r"0?\.\d*[1-9]\d*", value):
-            prefill = float(value)
-        else:
+        try:
+            number = typed.read_number(kinds[name], value)
+        except (KeyError, ValueError):
+            number = 0
+        if name in choices or number <= 0 or (name == "prefill" and number >= 1):
             raise UsageError(
-                f"lossy {text!r}: write experts=N, the number of experts that a token uses, or prefill=0.2, "
-                "the share of a long prompt that is computed"
+                f"lossy {printable(text)[:60]}: write experts=N, the number of experts that a token uses, or "
+                "prefill=0.2, the share of a long prompt that is computed"
             )
-    return LossyChoices(experts, prefill)
+        choices[name] = number
+    return LossyChoices(**choices)

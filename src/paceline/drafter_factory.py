@@ -28,6 +28,7 @@ from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
 from paceline.heads.parallel_draft import ParallelDraft
 from paceline.heads.target import HeadTarget
+from paceline.models.headers.plain_file import is_encodable_path
 from paceline.models.names import VIEW_PREFIX, model_path
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
@@ -201,7 +202,11 @@ def open_parallel_draft(
             f"{folder}: is a draft for {config.target.name}, which has {config.target.vocab:,} tokens, and "
             f"{target.origin} has {target.vocab.size:,}"
         )
-    inner = open_engine(folder / config.extra["draft"], n_ctx=target.caps.n_ctx, **settings)
+    if not is_encodable_path(draft := config.extra["draft"]):
+        raise ModelError(
+            f"{folder}: its config.json names the draft {draft!r}, which is no file: train it again"
+        )
+    inner = open_engine(folder / draft, n_ctx=target.caps.n_ctx, **settings)
     return ParallelDraft(folder, inner, config.mask_token, config.depth)
 
 

@@ -27,7 +27,8 @@ from paceline.drafter_factory import (
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.models.names import is_transformers, is_view
+from paceline.models.headers.plain_file import require_gguf_path
+from paceline.models.names import is_toy, is_transformers, is_view
 from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative import validation as typed
@@ -119,6 +120,8 @@ def load(
     selects = source == DRAFT and bool(choices.prefill or role == "speed")  # the draft model, prompt tokens
     drafts = "" if selects else source
     require_drafter_inputs(drafting, available, drafts, bool(remember))
+    if draft and not (is_view(draft) or is_toy(draft) or is_transformers(draft) or Path(draft).is_dir()):
+        require_gguf_path(Path(draft))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if {device, dtype, attention} != {"auto"} and not is_transformers(Path(target)):

@@ -162,7 +162,6 @@ def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch:
         ("--draft sufix", "did you mean suffix?"),
         ("--policy p_mn", "did you mean p_min?"),
         ("--verify traversl", "did you mean traversal?"),
-        ("--cache-type q8", "did you mean q8_0?"),
         ("-md zoo:smolm2", "smollm2"),
     ],
 )
@@ -198,6 +197,43 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
     done = command(capsys, *args.split())
     assert (done.code, done.out) == (2, "")
     assert words in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("run hi --stop=", "an empty stop string"),
+        ("run hi --regex a --ignore-eos", "ignore_eos"),
+        ("run hi --regex (", "unclosed group"),
+        ("run hi -jf nothing", "cannot be read"),
+        ("run hi --cache-type f64", "--cache-type"),
+        ("run hi -md nothing.gguf", "nothing.gguf: no such file"),
+        ("run hi --record .", "--record"),
+        ("run hi --lossy experts=\u0663", "lossy"),
+        ("run hi --logit-bias \u0661=1", "--logit-bias"),
+        ("chat --draft magic", "unknown drafter"),
+        ("chat --temp nan", "temperature"),
+        ("bench --corpus nothing", "no corpus"),
+        ("bench --suite nothing", "unknown suite"),
+        ("bench --methods lookup:n_draft=\u0663", "n_draft"),
+        ("certify --prompts nothing", "cannot be read"),
+        ("serve --port 99999", "--port"),
+        ("serve --host nowhere.invalid", "cannot listen"),
+        ("serve --api-key-file nothing", "cannot be read"),
+        ("serve --top-p 2", "top-p"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_opened(
+    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch, args: str, words: str
+) -> None:
+    def opened(*_: object, **__: object) -> None:
+        pytest.fail("a model was opened")
+
+    monkeypatch.setattr("paceline.loading.open_engine", opened)
+    name, *rest = args.split()
+    done = command(capsys, name, "-m", target, *rest)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
 
 
 def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_made(

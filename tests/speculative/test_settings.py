@@ -112,7 +112,9 @@ def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
     assert parse_lossy("prefill=0.2,experts=3") == LossyChoices(3, 0.2)
     for text in (
         "experts", "experts=0", "experts=-1", "experts=1.5", "prefill", "prefill=0.0", "prefill=1",
-        "prefill=1.5", "prefill=nan", "draft=0.2", ",", "experts=3,experts=2",
+        "prefill=1.5", "prefill=nan", "draft=0.2", ",", "experts=1_0", "experts=3,experts=2",
+        "experts=\u0663", "prefill=0." + "0" * 400 + "1", "experts=" + "1" * 5000, "prefill=0.\u0665",
+        "prefill=1e-400",
     ):  # fmt: skip
         with pytest.raises(UsageError, match=r"write experts=N.* or prefill=0\.2"):
             parse_lossy(text)

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.config import Drafting, validate_drafting
 from paceline.drafter_table import DRAFTS, uses_draft
 from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import did_you_mean
+from paceline.speculative.validation import did_you_mean, read_number
 
 PLAIN = "plain"
 
@@ -62,7 +62,7 @@ def _change(text: str, change: str) -> tuple[str, Any]:
     name, _, value = change.partition("=")
     kinds: dict[str, Callable[[str], Any]] = {f.name: type(f.default) for f in fields(Drafting)[1:]}
     try:
-        return name, kinds[name](value)
+        return name, value if kinds[name] is str else read_number(kinds[name], value)
     except (KeyError, ValueError):
         raise UsageError(
             f"method {text!r}: {change!r} is no setting{did_you_mean(name, kinds)}; write NAME=NUMBER with "

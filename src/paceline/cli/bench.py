@@ -26,6 +26,7 @@ from paceline.cli.options import OUTPUT, argument
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import NotLosslessError, PeerError, UsageError
+from paceline.speculative.validation import read_number
 
 if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
@@ -219,9 +220,11 @@ def list_runs(
 
 def _stored(history: History, text: str) -> dict[str, Any]:
     """Return the run with this number, or the last. Raises UsageError."""
-    if text != "last" and not text.isdecimal():
-        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last")
-    return history.run("last" if text == "last" else int(text))
+    try:
+        number = None if text == "last" else read_number(int, text)
+    except ValueError:
+        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last") from None
+    return history.run("last" if number is None else number)
 
 
 @app.command(cls=GroupedCommand)

@@ -10,6 +10,7 @@ from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, OptionGroup, op
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
+from paceline.speculative.validation import read_number
 
 MEASURING = "Measuring"
 MEASURING_OPTIONS = OptionGroup(option_table(
@@ -68,7 +69,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
 def numbers(text: str, flag: str) -> tuple[int, ...]:
     """Return the sorted numbers of a comma-separated list. Raises UsageError."""
     try:
-        values = tuple(sorted({int(part) for part in text.split(",")}))
+        values = tuple(sorted({read_number(int, part) for part in text.split(",")}))
     except ValueError:
         values = ()
     if not values or values[0] < 1:

@@ -14,11 +14,13 @@ from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
 from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import print_note
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
 
 
+BOUNDS = ("minimum", "maximum")
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 
@@ -68,7 +70,7 @@ def keyword_option(name: str, default: Any, annotation: Any) -> inspect.Paramete
 def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[inspect.Parameter]:
     """Return the parameters of a table of options.
 
-    rows: name, type, default, option names, metavar, help and, for some, the minimum.
+    rows: name, type, default, option names, metavar, help and, for some, the minimum and the maximum.
     env: True if the environment can set the options; flags can always be set.
     """
     return [
@@ -79,10 +81,10 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
                 kind,
                 flag(panel, names, text)
                 if kind in (bool, bool | None)
-                else option(panel, names, metavar, text, env=env, minimum=minimum[0] if minimum else None),
+                else option(panel, names, metavar, text, env=env, **dict(zip(BOUNDS, bounds, strict=False))),
             ],
         )
-        for name, kind, default, names, metavar, text, *minimum in rows
+        for name, kind, default, names, metavar, text, *bounds in rows
     ]
 
 
@@ -107,7 +109,7 @@ MODEL_OPTIONS = OptionGroup(
         ("threads", int | None, None, "-t --threads", "N", "Threads. Default: one per physical core."),
         ("gpu_layers", int, 0, "-ngl --gpu-layers", "N", "Layers of each model on a GPU."),
         ("flash_attn", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE", "Flash attention."),
-        ("cache_type", str, "f16", "--cache-type", "TYPE", "KV cache: f32, f16, bf16 or q8_0."),
+        ("cache_type", Literal["f32", "f16", "bf16", "q8_0"], "f16", "--cache-type", "TYPE", "KV cache."),
         ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE", "Paceline's kernels: auto or off."),
         ("lossy", str, "", "--lossy", "CHOICE",
          "Change the target's text for speed. experts=N: experts a token; prefill=0.2: part of a prompt."),
@@ -231,13 +233,10 @@ MEMORY_OPTIONS = OptionGroup(
 
 
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
-    """Return the grammar of a request. Raises UsageError for one that cannot be parsed."""
+    """Return the options of a grammar for a request. Raises UsageError for an unusable file."""
     from paceline.cli.texts import read_schema
-    from paceline.text.grammar_check import parse_grammar
 
-    schema = read_schema(json_schema, json_schema_file)
-    parse_grammar(schema, regex)
-    return {"json_schema": schema, "regex": regex}
+    return {"json_schema": read_schema(json_schema, json_schema_file), "regex": regex}
 
 
 GRAMMAR_OPTIONS = OptionGroup(
@@ -275,7 +274,8 @@ def parse_bias(entries: list[str]) -> dict[int, float]:
     for entry in entries:
         token, _, value = entry.partition("=")
         try:
-            bias[int(token)] = float(value)
+            infinite = value in ("inf", "-inf")
+            bias[read_number(int, token)] = float(value) if infinite else read_number(float, value)
         except ValueError:
             raise UsageError(f"--logit-bias {entry}: write TOKEN=BIAS, e.g. 13=-2.5") from None
     return bias

@@ -15,6 +15,7 @@ from paceline.cli.output import print_json, with_typed_names
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 SUITE = ("--suite", "SUITE", "A suite of prompts, as for `paceline bench`.")
 EXPERTS_OPTIONS = OptionGroup(option_table(
@@ -71,7 +72,7 @@ def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
 def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
     """Read numbers with commas between them. Raises UsageError."""
     try:
-        return tuple(kind(part) for part in text.split(",")) if text else ()
+        return tuple(read_number(kind, part) for part in text.split(",")) if text else ()
     except ValueError:
         raise UsageError(f"{name} {text}: write numbers with commas between them") from None
 

@@ -43,13 +43,14 @@ def option(
     *,
     env: bool = True,
     minimum: float | None = None,
+    maximum: float | None = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Return a typer option.
 
     names: the names, such as "-n --n-predict".
     env: True if the long name's environment variable sets the option, too.
-    minimum: the smallest number accepted.
+    minimum, maximum: the smallest and the largest number accepted.
     """
     return typer.Option(
         *names.split(),
@@ -59,6 +60,7 @@ def option(
         help=help,
         metavar=metavar,
         min=minimum,
+        max=maximum,
         rich_help_panel=panel,
         callback=callback,
         autocompletion=COMPLETIONS.get(names.split()[-1]),

@@ -94,6 +94,12 @@ def run(
         raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")
     if logprobs is not None and not as_json:
         raise UsageError("--logprobs: prints with --json only; add it")
+    from paceline.speculative.request import GenerationRequest
+    from paceline.text.grammar_check import parse_grammar
+
+    request["stop"] = request["stop"] or []
+    # Raises for what no model can do, before one is looked for and loaded.
+    GenerationRequest(prompt=[0], grammar=parse_grammar(**grammar), **request)
     models = resolve_models(models)
     seed, seed_is_random = options.seed_for(seed, sampling)
 
@@ -112,7 +118,6 @@ def run(
 
     wants_chat = chat is True or bool(initial_messages)
     with Interrupts() as interrupts, load(**models, drafters=draft, **drafting, **memory) as llm:
-        request["stop"] = request["stop"] or []
         request |= {"seed": seed, "logprobs": logprobs} | grammar
         completion = Completion(
             llm,

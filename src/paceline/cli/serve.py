@@ -35,7 +35,7 @@ ADDRESS_OPTIONS = OptionGroup([
         SERVER,
         ("engine", str | None, None, "--engine", "NAME", "Start vllm or sglang. What follows -- goes to it."),
         ("host", str, "127.0.0.1", "--host", "ADDRESS", "Address; 0.0.0.0: all."),
-        ("port", int, 8080, "--port", "N", "Port. 0: any that is free.", 0),
+        ("port", int, 8080, "--port", "N", "Port. 0: any that is free.", 0, 65535),
         ("api_key_file", Path | None, None, "--api-key-file", "FILE", "Keys, one a line."),
     ),
     *option_table(
@@ -134,7 +134,6 @@ def serve(
             extra_args=tuple(rest or ()),
         )
         return launch(command(engine, request))
-    models = resolve_models(models)
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -173,6 +172,7 @@ def serve(
     if replicas is not None:
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
+        resolve_models(models)  # raises for a name that is none
         for name in ("target", "draft"):
             config.load[name] = absolute_path(config.load[name])
         config.load["corpora"] = [absolute_path(name) for name in config.load["corpora"]]
@@ -180,9 +180,9 @@ def serve(
 
     from paceline.loading import load
 
-    listening = listen.bind(host, port)  # a port in use is an error before a model is loaded
+    listening = listen.bind(host, port)  # a port in use is an error before a model is looked for and loaded
     try:
-        with load(**(loading | models), sessions=config.sessions) as llm:
+        with load(**(loading | resolve_models(models)), sessions=config.sessions) as llm:
             service, app = config.server(llm)
             bound_port = listening.getsockname()[1]
             url = f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"

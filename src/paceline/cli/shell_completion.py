@@ -46,7 +46,6 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     "--policy": _names("config", "POLICIES"),
     "--verify": _names("config", "VERIFY"),
     "--cross-vocab": _names("config", "CROSS_VOCAB"),
-    "--cache-type": _names("backends.llama_cpp.binding", "CACHE_TYPES"),
     "--dtype": _names("backends.transformers.loading", "DTYPES"),
     "--task": _names("doctor.draft_advice", "TASKS"),
     "--engine": _names("integrations.export", "ENGINES"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, model_file, option
 from paceline.cli.output import print_json, print_note
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate models that come with packages.")
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -89,7 +89,9 @@ def inflate(
 
 def parse_count(text: str) -> int:
     """Return the number of a text such as 200M or 1.1B. Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMB]?)", text.strip().upper(), re.ASCII)
-    if match is None:
-        raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B")
-    return int(float(match[1]) * UNITS[match[2]])
+    written = text.strip().upper()
+    unit = written[-1:] if written[-1:] in UNITS else ""
+    try:
+        return int(read_number(float, written.removesuffix(unit)) * UNITS[unit])
+    except ValueError:
+        raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B") from None

@@ -5,16 +5,30 @@ Bools are not numbers, and numpy scalars become Python numbers. Callers check th
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+MAX_NUMBER_CHARACTERS = 24
+N = TypeVar("N", int, float)
+
+
+def read_number(kind: Callable[[str], N], text: str) -> N:
+    """Return the finite number that a text writes in ASCII digits. kind: int or float. Raises ValueError."""
+    text = text.strip()
+    if len(text) <= MAX_NUMBER_CHARACTERS and NUMBER.fullmatch(text) and math.isfinite(value := kind(text)):
+        return value
+    raise ValueError("no number, or too long")
 
 
 def invalid(name: str, value: Any, wanted: str) -> UsageError:

@@ -61,8 +61,9 @@ def test_a_draft_model_is_of_its_own_kind(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert made(draft=str(tmp_path), n_draft=7)[0]["method"] == kind
-    (tmp_path / "config.json").write_text("[]")
-    refused("config.json: is damaged", draft=str(tmp_path))
+    for damage in ("[]", "[" * 100_000):
+        (tmp_path / "config.json").write_text(damage)
+        refused("config.json: is damaged", draft=str(tmp_path))
 
 
 def test_settings_are_translated_or_usual() -> None:

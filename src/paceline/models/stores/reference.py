@@ -90,6 +90,7 @@ class LocalFile:
 
     sha256: as its store states it; empty if unknown.
     downloaded_bytes: received by this call. hash_verified: True if this call verified sha256.
+    note: what its user should know.
     """
 
     path: Path
@@ -97,6 +98,7 @@ class LocalFile:
     sha256: str = ""
     downloaded_bytes: int = 0
     hash_verified: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
