@@ -55,9 +55,9 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
 def print_completions(app: Callable[..., Any]) -> None:
     """Answer a shell that asks for completions."""
     with redirect_stdout(StringIO()) as out, suppress(PacelineError, OSError, SystemExit):
-        kept = _join_words() if os.environ[VARIABLE] == "complete_bash" else 0
+        cut = _join_words() if os.environ[VARIABLE] == "complete_bash" else 0
         app(prog_name="paceline")
-    print("\n".join(line[kept:] for line in out.getvalue().splitlines()))
+    print("\n".join(line[cut:] for line in out.getvalue().splitlines()))
 
 
 def _join_words() -> int:
