@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.interfaces import Budget, Drafter, Grammar, Session
 from paceline.speculative.sampling import Mask
 from paceline.speculative.tree import DraftTree
 
@@ -21,8 +21,8 @@ TABLE: Mapping[int, Mapping[int, int]] = {
 }
 
 
-class Automaton:
-    """A Grammar over tokens 0 to 3. emitted: what it was told."""
+class Automaton(Grammar):
+    """A grammar over tokens 0 to 3. emitted: what it was told."""
 
     def __init__(self, table: Mapping[int, Mapping[int, int]] = TABLE) -> None:
         self._table = table

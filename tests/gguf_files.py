@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFWriter, TokenType
 
+import raw_gguf
 from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, copy_part, write_gguf
 from paceline.models.zoo.inflate import write_widened
 from paceline.models.zoo.layout import read_layout
@@ -31,6 +33,19 @@ def rewritten(
     change(fields, parts)
     write_gguf(out, [*fields.values()], [*parts.values()], file.alignment)
     return out
+
+
+def split(source: Path, folder: Path) -> list[Path]:
+    """The same model in two parts, as llama-gguf-split writes them."""
+    file, paths = GGUFFile(source), [folder / f"m-0000{i + 1}-of-00002.gguf" for i in range(2)]
+    names, architecture = list(file.tensors), file.fields["general.architecture"]
+    for i, path in enumerate(paths):
+        fields = [architecture] if i else [*file.fields.values()]
+        for key, kind, number in (("no", "H", i), ("count", "H", 2), ("tensors.count", "i", len(names))):
+            fields.append(raw_gguf.key(f"split.{key}", {"H": 2, "i": 5}[kind], struct.pack(kind, number)))
+        own = names[len(names) // 2 :] if i else names[: len(names) // 2]
+        write_gguf(path, fields, [copy_part(file, file.tensors[name]) for name in own], file.alignment)
+    return paths
 
 
 def convert(source: Path, out: Path, ftype: str) -> Path:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from paceline.backends.interface import OutputHead
+from paceline.backends.toy import ToyTarget
+
 HEADS = Path(__file__).parent / "data" / "heads"
+REFERENCE_LAYERS = 6  # of a reference's target
 Container = Literal["safetensors", "torch"]
 Dtype = Literal["F32", "F16", "BF16"]
 FILES = {
@@ -38,6 +43,25 @@ class HeadReference:
         """The part of the configuration that describes the decoder layers."""
         layer: dict[str, Any] = self.config.get("transformer_layer_config", self.config)
         return layer
+
+
+class ReferenceTarget(ToyTarget):
+    """A target of the dimensions of a reference, which lends what the head's files lack."""
+
+    def __init__(self, reference: HeadReference) -> None:
+        features = reference.values["features"]
+        n_layers = 3 if reference.about["kind"] in ("eagle3", "dflash", "dspark") else 1
+        super().__init__(96, width=features.shape[1] // n_layers, layers=REFERENCE_LAYERS)
+        self._reference = reference
+
+    def token_embeddings(self, tokens: Sequence[int]) -> Any:
+        rows: np.ndarray = self._reference.target["model.embed_tokens.weight"][list(tokens)]
+        return rows
+
+    def output_head(self) -> OutputHead:
+        target = self._reference.target
+        name = "lm_head.weight" if "lm_head.weight" in target else "model.embed_tokens.weight"
+        return OutputHead(None, 0.0, target[name])
 
 
 def reference_names(*kinds: str) -> list[str]:

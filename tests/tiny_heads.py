@@ -125,7 +125,7 @@ def tiny_files(
     weights = tiny_weights(config, seed)
     if draft_ids is not None:
         weights["d2t"] = np.array(draft_ids) - np.arange(len(draft_ids))
-    return HeadFiles(Path(f"a-{kind}-head"), config, weights, None, {})
+    return HeadFiles(Path(f"a-{kind}-head"), config, weights, None)
 
 
 def tiny_head(kind: str, target: ToyTarget, **settings: Any) -> HeadTarget:

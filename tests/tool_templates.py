@@ -2,7 +2,7 @@
 
 In data/chat_templates: each by the name of the format that it is to be recognised as. DeepSeek's take
 arguments as text, and the fenced one asks whether there is content; `chatml` knows of no tools, as SmolLM2's
-own; `no-system` takes no system message either.
+own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "data" / "chat_templates"
 FILES = {file.stem: file.read_text("utf-8") for file in sorted(FOLDER.glob("*.jinja"))}
-CHATML, NO_SYSTEM = FILES["chatml"], FILES["no-system"]
-TEMPLATES = {name: text for name, text in FILES.items() if name not in ("chatml", "no-system")}
+CHATML = FILES["chatml"]
+TEMPLATES = {name: text for name, text in FILES.items() if name != "chatml"}
 CONTROLS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "[TOOL_CALLS]", "[ARGS]")
 
 

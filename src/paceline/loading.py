@@ -27,7 +27,8 @@ from paceline.drafter_factory import (
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.models.names import is_transformers, is_view
+from paceline.models.headers.plain_file import require_gguf_path
+from paceline.models.names import is_toy, is_transformers, is_view
 from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative import validation as typed
@@ -93,7 +94,7 @@ def load(
     corpora: names or folders of corpora, or n-gram caches of llama.cpp, for datastore and ngram.
     remember: store answers for a project (a folder, or True for the current one), for drafters that learn.
     If the disk fails, there is a warning, and nothing is stored.
-    settings: the fields of Drafting (n_draft, width, p_min, ..., temperature and top_k of the draft model).
+    settings: the fields of Drafting (n_draft, width, p_min, ..., draft_temp and draft_top_k).
     """
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
@@ -119,6 +120,8 @@ def load(
     selects = source == DRAFT and bool(choices.prefill or role == "speed")  # the draft model, prompt tokens
     drafts = "" if selects else source
     require_drafter_inputs(drafting, available, drafts, bool(remember))
+    if draft and not (is_view(draft) or is_toy(draft) or is_transformers(draft) or Path(draft).is_dir()):
+        require_gguf_path(Path(draft))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if {device, dtype, attention} != {"auto"} and not is_transformers(Path(target)):
@@ -127,10 +130,13 @@ def load(
             "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
         )
     if gpu_layers and not backend_build(Path(target)).offload:
-        to_stderr(
-            f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
-            "processor; for a GPU llama-cpp-python has to be compiled for it"
+        reason = (
+            f"is for GGUF files; {target} is loaded on a device (device, --device)"
+            if is_transformers(Path(target))
+            else "the engine was built without a GPU, and all layers stay on the processor; for a GPU "
+            "llama-cpp-python has to be compiled for it"
         )
+        to_stderr(f"gpu_layers (-ngl) {gpu_layers}: {reason}")
         gpu_layers = 0
     engine_settings: dict[str, Any] = {
         "threads": choose_threads(threads),
@@ -227,7 +233,7 @@ def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: st
         fitting = [name for name in users(DRAFTERS, draft) if name != "auto"]
         raise UsageError(f"a {draft} is given, but the drafters (--draft) {names} have no {fitting[0]!r}")
     draft_settings = {
-        f"a draft temperature of {drafting.temperature:g}": drafting.temperature > 0,
+        f"draft_temp {drafting.draft_temp:g}": drafting.draft_temp > 0,
         f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",
     }
     for what, is_set in draft_settings.items():

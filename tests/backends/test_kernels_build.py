@@ -145,6 +145,31 @@ def test_without_a_compiler_there_are_none_unless_one_has_been_there(
     assert build.recipe_for().compiler == ("ccache", "g++", "-m64")
 
 
+def test_a_command_that_is_no_compiler_is_named(
+    recipe: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "VERSION_IDLE_SECONDS", 0.3)
+    monkeypatch.setenv("CXX", 'g++ "')
+    with pytest.raises(KernelError, match="no command"):
+        build.recipe_for()
+    said: list[str] = []
+    cache = tmp_path / "cache"
+    (tmp_path / "waits").write_text("#!/bin/sh\nsleep 60\n")
+    (tmp_path / "waits").chmod(0o755)
+    for command, message in (
+        ("echo", "could not make the library"),
+        ("true", "could not make the library"),
+        ("false", "does not run"),
+        (str(tmp_path), "cannot be run"),
+        (__file__, "cannot be run"),
+        (str(tmp_path / "waits"), "did nothing"),
+    ):
+        for _ in range(2):
+            with pytest.raises(KernelError, match=message):
+                library(replace(recipe, compiler=(command,)), [cache], warn=said.append)
+    assert len(said) == 2  # echo and true, once each
+
+
 @pytest.mark.parametrize("name", ["entry.cpp", "shared.cpp"])
 def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
     name: str, recipe: BuildRecipe, sources: Path, tmp_path: Path

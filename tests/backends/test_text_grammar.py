@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import ContractError, UsageError
-from paceline.text.grammar import CACHED_GRAMMARS, MAX_COPIES, TextGrammar, TokenTrie
+from paceline.text.grammar import CACHED_BYTES, MAX_COPIES, TextGrammar, TokenTrie
 from paceline.text.grammar_source import from_pattern
 
 # Overlapping tokens, one of them twice, parts of a character, one that says nothing; then two ends of text.
@@ -175,20 +175,31 @@ def test_a_grammar_that_takes_long_to_compile_is_not_compiled_again_in_an_answer
     assert trie.compile(demanding[0].syntax) is not compiled  # for whoever comes next
 
 
-def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_grammars_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     trie = TokenTrie(PIECES, frozenset({END}))
     made = trie.compile(from_pattern("a+"))
     assert trie.compile(from_pattern("a+")) is trie.get_cached(from_pattern("a+")) is made
-    for n in range(2, CACHED_GRAMMARS + 1):
-        trie.compile(from_pattern(f"a{{{n}}}"))
-    assert trie.get_cached(from_pattern("a+")) is made
-    trie.compile(from_pattern("b"))
-    assert trie.get_cached(from_pattern("a{2}")) is None
-    assert trie.get_cached(from_pattern("a+")) is made
     made.copies = MAX_COPIES
     assert trie.compile(from_pattern("a+")) is not made
+    monkeypatch.setattr("paceline.text.grammar.BYTES_PER_GRAMMAR", CACHED_BYTES / 2.1)
+    for n in range(1, 6):
+        trie.compile(from_pattern(f"a{{{n}}}"))
+        trie.get_cached(from_pattern("a{1}"))
+    assert [n for n in range(1, 6) if trie.get_cached(from_pattern(f"a{{{n}}}"))] == [1, 5]
+    monkeypatch.setattr("paceline.text.grammar.BYTES_PER_GRAMMAR", CACHED_BYTES)
+    assert trie.compile(from_pattern("b")).first_mask.any()
+    assert not trie.get_cached(from_pattern("b"))
+
+
+def test_a_slow_grammar_ends_drafting_and_then_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks are computed in the thread that decodes for everybody."""
+    followed, clock = grammar("a*"), itertools.count(0.0, 0.4)
+    monkeypatch.setattr("paceline.text.grammar.thread_time", lambda: next(clock))
+    for token in range(20):
+        assert followed.is_slow == (token > 3)
+        followed.commit([0])
+    with pytest.raises(UsageError, match="expression is too slow to follow"):
+        followed.commit([0] * 20)
 
 
 def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from rows import text_rows
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 N = 60
@@ -101,6 +102,67 @@ def test_hidden_states_are_the_inputs_of_layers(folder: Path) -> None:
     assert features.hidden.shape == (len(PROMPT) + 1 - 3, 2, 32)
     for at, layer in enumerate((0, 2)):
         assert torch.allclose(features.hidden[:, at].cpu(), whole[layer][0, 3:], atol=1e-5)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the weights of a folder."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+
+
+NORM = "model.layers.1.input_layernorm.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: rewrite(folder, lambda it: it.pop(NORM)), "1 missing: " + NORM),
+        (lambda folder: rewrite(folder, lambda it: it.pop("lm_head.weight")), "1 missing: lm_head"),
+        (
+            lambda folder: rewrite(folder, lambda it: it.update({"x.bias": it[NORM] + 1})),
+            "1 unexpected: x.bias",
+        ),
+        (lambda folder: rewrite(folder, lambda it: it.update({NORM: it[NORM][:8] + 1})), "cannot be loaded"),
+        (lambda folder: shard(folder)[1].unlink(), "cannot be loaded"),
+        (lambda folder: (shard(folder), (folder / INDEX).unlink()), "cannot be loaded"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has an adapter"),
+    ],
+)
+def test_a_folder_with_other_weights_than_its_configuration_is_refused(
+    damage: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    folder = folder_of("llama", tmp_path)
+    damage(folder)
+    with pytest.raises(ModelError, match=message):
+        open_engine(folder, n_ctx=64, device=DEVICE)
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def shard(folder: Path) -> list[Path]:
+    """Split the weights of a folder into shards with an index."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    return sorted(folder.glob("model-*.safetensors"))
+
+
+def test_shards_and_links_give_the_logits_of_one_file(tmp_path: Path) -> None:
+    folder = folder_of("llama", tmp_path)
+    expected = text_rows(open_engine(folder, n_ctx=64, device=DEVICE), PROMPT, FORK)
+    (linked := tmp_path / "linked").mkdir()
+    assert len(shard(folder)) > 2
+    for i, file in enumerate(folder.iterdir()):
+        (linked / file.name).symlink_to(file.rename(tmp_path / f"{i}"))
+    found = text_rows(open_engine(linked, n_ctx=64, device=DEVICE), PROMPT, FORK)
+    assert np.array_equal(found, expected)
 
 
 LAYER_NORMS = ("gpt_neox", "gpt2", "bloom")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,17 +15,20 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from architectures import write_qwen2
-from gguf_files import convert, write_llama
+from architectures import write_gemma2, write_qwen2
+from gguf_files import convert, rewritten, split, write_llama
 from paceline.backends.interface import ShowsHiddenStates
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.transformers.opener import open_engine
 from paceline.models import zoo
+from paceline.models.headers.gguf_file import TensorToWrite, metadata_field
+from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import ROOT, DraftTree
 from real_model import smollm2
 from rows import table, text_rows
 
+Change = Callable[[dict[str, bytes], dict[str, TensorToWrite]], object]
 TEXT = "def area(width, height):\n    return"
 FORK = DraftTree((7, 80, 9, 70), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
 
@@ -92,6 +96,77 @@ def test_both_engines_show_the_same_hidden_states(write: Callable[[Path], Path],
     )
     assert error.max() < 1e-4
     assert np.abs(ours - theirs).max() < 1e-3
+
+
+def logits_of(engine: Any) -> np.ndarray:
+    said = text_rows(engine, [5, 7, 9, 11, 44, 3], FORK)
+    engine.close()
+    return said
+
+
+def add(name: str, values: list[float]) -> Change:
+    data = np.array(values, np.float32)
+    part = TensorToWrite(name, data.shape, 0, data.nbytes, lambda: iter([data]))
+    return lambda fields, parts: parts.update({name: part})
+
+
+def drop(name: str) -> Change:
+    return lambda fields, parts: parts.pop(name)
+
+
+def scale(key: str, value: str | float) -> Change:
+    return lambda fields, parts: fields.update({key: metadata_field(key, value)})
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (lambda fields, parts: None, ""),
+        (drop("output.weight"), ""),  # tied embeddings
+        (add("rope_freqs.weight", [1.0, 1.5, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]), ""),  # as in Llama 3
+        (scale("llama.rope.freq_base", 500.0), ""),
+        (scale("llama.rope.scaling.factor", 4.0), "positions"),
+        (drop("blk.1.ffn_up.weight"), "1 missing"),
+        (add("blk.0.attn_q.bias", [1.0] * 64), "leaves out 64"),
+    ],
+)
+def test_a_gguf_file_gives_llama_cpps_logits_or_is_refused(
+    change: Change, refusal: str, tmp_path: Path
+) -> None:
+    path = rewritten(write_llama(tmp_path / "whole.gguf"), tmp_path / "changed.gguf", change)
+    if refusal:
+        with pytest.raises(ModelError, match=refusal):
+            open_engine(Path(f"hf:{path}"), n_ctx=64, device="cpu")
+        return
+    ours = LlamaTarget(path, n_ctx=64, cache_type="f32", flash_attention=False, kernels=False)
+    theirs = open_engine(Path(f"hf:{path}"), n_ctx=64, device="cpu")
+    assert np.abs(logits_of(ours) - logits_of(theirs)).max() < 1e-3
+
+
+def test_a_number_that_transformers_does_not_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="leaves out the attn_logit_softcapping"):
+        open_engine(Path(f"hf:{write_gemma2(tmp_path / 'gemma2.gguf')}"), n_ctx=64, device="cpu")
+
+
+def test_links_copies_and_relative_names_lead_to_the_same_file_and_parts_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (other := tmp_path / "other").mkdir()
+    path = write_llama(tmp_path / "model.gguf")
+    write_llama(other / "model.gguf", seed=9)  # transformers prefers a name in the current folder
+    monkeypatch.chdir(other)
+    expected = logits_of(LlamaTarget(path, n_ctx=64, cache_type="f32", flash_attention=False, kernels=False))
+    (link := tmp_path / "link.gguf").symlink_to(shutil.copy(path, tmp_path / ("a" * 64)))
+    for name in (path, link, tmp_path / ("a" * 64), Path("../model.gguf")):
+        found = logits_of(open_engine(Path(f"hf:{name}"), n_ctx=64, device="cpu"))
+        assert np.abs(found - expected).max() < 1e-3
+    parts = split(path, tmp_path)
+    ours = LlamaTarget(parts[0], n_ctx=64, cache_type="f32", flash_attention=False, kernels=False)
+    assert np.array_equal(logits_of(ours), expected)
+    (link := other / parts[0].name).symlink_to(parts[0].rename(tmp_path / ("b" * 64)))
+    for name in (link, parts[1]):
+        with pytest.raises(ModelError, match="one of 2 parts"):
+            open_engine(Path(f"hf:{name}"), n_ctx=64, device="cpu")
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ def test_blocks_are_left_out_evenly(layers: int, data: st.DataObject) -> None:
     [
         "view:exit", "view:exit=", "view:exit=-1", "view:exit=2,exit=3", "view:exit=2.3", "view:layers=3",
         "view:skip=4,exit=3", "view:attention=1.", "view:,", "view:exit=٣",
+        "view:skip=" + "1" * 5000, "view:attention=2." + "1" * 5000, "view:skip=1.2",
     ],
 )  # fmt: skip
 def test_other_words_are_refused(wrong: str) -> None:

@@ -91,7 +91,7 @@ def test_repeated_id_and_file_without_items_are_refused(tmp_path: Path) -> None:
 
 def test_suites_are_joined_in_order_and_unknown_ones_refused() -> None:
     assert load("json, code,json") == [*load("json"), *load("code")]
-    for text, name in (("cod", "cod"), ("code,,edit", ""), ("", ""), ("code,x", "x")):
+    for text, name in (("sql", "sql"), ("code,,edit", ""), ("", ""), ("code,x", "x")):
         assert refusal(text).startswith(f"unknown suite {name!r}: choose from toy, real, code")
 
 

@@ -197,7 +197,8 @@ def test_program_that_fails_is_reported_and_others_keep_their_speeds(
     assert list(overall) == ["plain", "lookup", "llama-server", "llama-server lookup"]
     assert all(overall[name]["speed"] for name in ("plain", "lookup"))
     assert [overall[name]["speed"] for name in ("llama-server", "llama-server lookup")] == [None, None]
-    assert psutil.Process().children(recursive=True) == []
+    children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert [child for child in children if "fake_llama_server" in child] == []
 
 
 def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, kept: Path) -> None:

@@ -124,7 +124,7 @@ def test_what_can_no_longer_be_written_is_told_once_and_the_answer_is_whole(
     warning, summary = done.err.splitlines()
     assert warning.startswith("paceline: --record ")
     assert "a\\nb.jsonl: cannot be written (No space left on device); nothing more is" in warning
-    assert summary.startswith("12 tokens, ")
+    assert " tokens/s" in summary
     done = bench(capsys, target, tmp_path, "--record", file)
     assert done.code == 0
     assert done.err.count("paceline: --record") == 1

@@ -57,11 +57,11 @@ def test_a_text_cut_short_is_said_to_be(capsys: Capture, target: Path) -> None:
     request = ("ab", "--regex", "[0-9]{20}")
     short = run(capsys, target, *request, "-n", "5")
     assert (short.code, len(short.out)) == (0, 6)
-    assert short.err.startswith("the text is cut short of what the grammar asks for\n5 tokens, ")
+    assert short.err.startswith("the text is cut short of what the grammar asks for\n")
     record = run(capsys, target, *request, "-n", "5", "--json").json
     assert (record["stop_reason"], record["complete"]) == ("length", False)
-    assert run(capsys, target, *request).err.startswith("21 tokens, ")
-    assert run(capsys, target, "ab", "--regex", "[0-9]+", "-n", "5").err.startswith("5 tokens, ")
+    assert run(capsys, target, *request).err.count("\n") == 1
+    assert run(capsys, target, "ab", "--regex", "[0-9]+", "-n", "5").err.count("\n") == 1
     assert "complete" not in run(capsys, target, "ab", "-n", "5", "--json").json
 
 

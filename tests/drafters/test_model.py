@@ -12,7 +12,7 @@ from counting import Counting
 from paceline.backends.toy import Array, ToyTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, RequiredOutputs
+from paceline.speculative.interfaces import Budget, Grammar, RequiredOutputs
 from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -163,7 +163,7 @@ def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
         assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
 
 
-class Noting:
+class Noting(Grammar):
     """A grammar that allows everything and records the paths."""
 
     def __init__(self) -> None:

@@ -92,10 +92,6 @@ def bad_sample(folder: Path) -> None:
     (folder / "target_sample.safetensors").write_bytes(b"garbage" * 100)
 
 
-def bad_card(folder: Path) -> None:
-    (folder / "card.json").write_text("{")
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -103,9 +99,8 @@ def bad_card(folder: Path) -> None:
         (garbage, "is cut short or damaged"),
         (no_weights, r"has no weights \(model.safetensors\)"),
         (bad_sample, "is cut short or damaged"),
-        (bad_card, "card.json .* is damaged"),
         (lambda f: change_config(f, paceline={"version": 99}), "of a newer version .*: update"),
-        (lambda f: change_config(f, transformer_layer_config={}), "config.json is incomplete: KeyError"),
+        (lambda f: change_config(f, transformer_layer_config={}), "vocab_size in .* is incomplete"),
         (lambda f: change_config(f, speculators_model_type="kelpie"), "a head of speculators' type 'kelpie'"),
         (
             lambda f: change_config(f, speculators_model_type="dspark", markov_head_type="x"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +10,21 @@ import numpy as np
 import pytest
 
 from head_layouts import (
+    REFERENCE_LAYERS,
     HeadReference,
+    ReferenceTarget,
     load_reference,
     reference_names,
     with_older_rope,
     write_layout,
     zlab_config,
 )
-from paceline.backends.interface import OutputHead
-from paceline.backends.toy import ToyTarget
 from paceline.heads.files import head_config, read_head
 from paceline.heads.target import HeadTarget
 from paceline.speculative.tree import chain
 
-LAYERS, TOLERANCE = 6, 1e-4
+LAYERS, TOLERANCE = REFERENCE_LAYERS, 1e-4
 READ = reference_names("eagle", "eagle3", "dflash", "dspark", "medusa")
-
-
-class ReferenceTarget(ToyTarget):
-    """A target of the dimensions of a reference, which lends what the head's files lack."""
-
-    def __init__(self, reference: HeadReference) -> None:
-        features = reference.values["features"]
-        n_layers = 3 if reference.about["kind"] in ("eagle3", "dflash", "dspark") else 1
-        super().__init__(96, width=features.shape[1] // n_layers, layers=LAYERS)
-        self._reference = reference
-
-    def token_embeddings(self, tokens: Sequence[int]) -> Any:
-        rows: Any = self._reference.target["model.embed_tokens.weight"][list(tokens)]
-        return rows
-
-    def output_head(self) -> OutputHead:
-        return OutputHead(None, 0.0, self._reference.target["lm_head.weight"])
 
 
 def require_agreement(folder: Path, reference: HeadReference) -> HeadTarget:

@@ -17,7 +17,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.chunked_prefill import ChunkSize, split_chunk
 from paceline.speculative.fair_queue import FairQueue
-from paceline.speculative.interfaces import Budget, RequiredOutputs
+from paceline.speculative.interfaces import Budget, Grammar, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -58,7 +58,7 @@ class Watching(FixedPolicy):
         self.told.append((list(requests), list(steps)))
 
 
-class Once:
+class Once(Grammar):
     """A grammar that fails at the first question about a draft."""
 
     failed = False

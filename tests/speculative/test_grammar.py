@@ -112,6 +112,39 @@ def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
     assert distance(drafted, plain_distribution(toy(), PROMPT, sampling, 3, Automaton)) > 0.01
 
 
+class Slow(Automaton):
+    """An automaton that counts as slow from its second token on, or from the beginning."""
+
+    def __init__(self, fast_tokens: int = 0) -> None:
+        super().__init__()
+        self._fast = fast_tokens
+
+    @property
+    def is_slow(self) -> bool:
+        return len(self.emitted) >= self._fast
+
+
+@pytest.mark.parametrize(
+    "name", ["sampled chain, token rule", "sampled tree, traversal", "blind tree, recursive"]
+)
+def test_a_slow_grammar_leaves_the_distribution_exact(name: str) -> None:
+    drafter, budget, rule = DRAFTERS[name]
+    sampling = Sampling(temperature=1.0)
+    drafted = drafted_distribution(toy(), drafter, PROMPT, budget, sampling, 3, rule, Slow)
+    assert distance(drafted, plain_distribution(toy(), PROMPT, sampling, 3, Automaton)) < EXACT
+
+
+def test_a_slow_grammar_ends_drafting_for_its_request() -> None:
+    target, drafter = toy(), Blind(model(1.0))
+    asked = GenerationRequest(prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.0))
+    request = start_request(target, drafter, asked, grammar=Slow(4))
+    sizes = []
+    while request.stop_reason is None:
+        ((_, step),) = advance_requests(target, drafter, FixedPolicy(TREE), [request])
+        sizes.append((request.n_tokens - len(step.tokens), len(step.tree)))
+    assert all(bool(size) == (before < 4) for before, size in sizes if before < 10)
+
+
 def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     drafter, grammar, sampling = Blind(model(1.0)), Automaton(), Sampling(temperature=1.0)
     target = toy()
@@ -129,7 +162,7 @@ def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
 def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
     """Traversal may read rows that plain decoding never reaches."""
 
-    class DeadEnd:
+    class DeadEnd(Grammar):
         def mask(self, path: Sequence[int]) -> np.ndarray:
             return np.array([not path or path[0] != 0] * V)
 

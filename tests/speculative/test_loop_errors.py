@@ -24,7 +24,7 @@ PROMPTS = ([1, 2, 1, 2], [3, 4, 3], [5, 0, 5, 0, 5])
 FAILING = 1  # of the prompts
 
 
-class Ends:
+class Ends(Grammar):
     """A grammar that allows `after` tokens. broken: it then raises instead of allowing none."""
 
     def __init__(self, after: int, broken: bool) -> None:

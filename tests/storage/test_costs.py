@@ -50,6 +50,8 @@ def changed(**parts: Any) -> bytes:
         lambda: changed(effort={"seconds": "x", "depths": [], "rows": []}),
         lambda: changed(effort={"seconds": 1, "depths": 3, "rows": []}),
         lambda: changed(effort={"seconds": 1}),
+        lambda: changed(effort={"seconds": 1, "depths": [float("inf")], "rows": []}),
+        lambda: b"[" * 100_000,
     ],
 )
 def test_a_file_that_is_damaged_or_foreign_is_said_and_can_be_replaced(damage: Any) -> None:

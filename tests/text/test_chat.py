@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -74,17 +73,9 @@ def test_what_goes_too_far_is_refused_in_one_short_line(template: str, reason: s
     "template", [LOOP * 3 + "{% endfor %}" * 3, NESTED + "{{ ns.a }}", "{{ 2 ** 1000000000 }}"]
 )
 def test_what_runs_for_too_long_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process._renderer, "deadline", 0.3)
+    monkeypatch.setattr(template_process._renderer, "seconds", 0.3)
     with pytest.raises(ModelError, match=r"too long|too much memory"):
         render(template, HI)
-
-
-@pytest.mark.slow
-def test_processor_time_is_bounded_too() -> None:
-    began = time.monotonic()
-    with pytest.raises(ModelError, match="chat template runs for too long"):
-        render(LOOP * 3 + "{% endfor %}" * 3, HI)
-    assert time.monotonic() - began < template_process.DEADLINE_SECONDS
 
 
 def test_ctrl_c_leaves_no_answer_for_the_next_template(monkeypatch: pytest.MonkeyPatch) -> None:

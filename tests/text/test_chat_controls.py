@@ -10,7 +10,7 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.speculative.errors import UsageError
-from paceline.text.chat_template import control_texts, encode_chat
+from paceline.text.chat_template import control_texts, encode_chat, warn_of_lost_system_message
 from paceline.text.interface import Text
 from paceline.text.messages import parse_messages
 from real_model import smollm2
@@ -107,6 +107,44 @@ def test_a_template_that_changes_such_text_is_refused(template: str) -> None:
     assert encode_chat(text, vocab, parse_messages("a"))
     with pytest.raises(UsageError, match=r"a message or a tool contains <\|im_end\|>.*changes such text"):
         encode_chat(text, vocab, parse_messages(BAD))
+
+
+IGNORES_SYSTEM = (
+    "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}{{ x }}"
+)
+REFUSES_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + IGNORES_SYSTEM
+)
+SHOWS_SYSTEM = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "roles", "shown"),
+    [
+        (IGNORES_SYSTEM, "system user assistant user", "[user]be brief\n\na[assistant]a[user]a"),
+        (IGNORES_SYSTEM, "system assistant user", "[assistant]a[user]be brief\n\na"),
+        (IGNORES_SYSTEM, "system assistant", "[user]be brief[assistant]a"),
+        (REFUSES_SYSTEM, "system user", "[user]be brief\n\na"),
+        (IGNORES_SYSTEM, "user", "[user]a"),
+        (SHOWS_SYSTEM, "system user", "[system]be brief[user]a"),
+    ],
+)
+def test_system_message_that_the_template_does_not_take_goes_into_the_first_users(
+    template: str, roles: str, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text, vocab = hf(template)
+    contents = {"system": " be brief "}
+    chat = parse_messages([{"role": role, "content": contents.get(role, "a")} for role in roles.split()])
+    warn_of_lost_system_message.cache_clear()
+    for _ in range(2):
+        assert b"".join(map(text.piece, encode_chat(text, vocab, chat))).decode() == shown
+    assert caplog.text.count("takes no system message") == ("[user]be brief" in shown)
+
+
+def test_an_ignored_system_message_is_seen_where_the_user_says_the_same() -> None:
+    text, vocab = hf(IGNORES_SYSTEM)
+    chat = parse_messages([{"role": role, "content": "a"} for role in ("system", "user")])
+    assert b"".join(map(text.piece, encode_chat(text, vocab, chat))) == b"[user]a\n\na"
 
 
 def test_two_messages_do_not_make_a_control_token_together() -> None:

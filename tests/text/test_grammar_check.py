@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
-from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.errors import PacelineError, TooSlowError, UsageError
+from paceline.text import worker_process
 from paceline.text.grammar_check import GrammarChecker
 from paceline.text.grammar_source import GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, chain
@@ -64,3 +66,17 @@ def test_where_no_process_starts_nothing_is_taken_to_be_checked(
         with pytest.raises(PacelineError, match="grammars cannot be checked") as refused:
             checker.check(from_schema({}))
         assert not isinstance(refused.value, UsageError)
+
+
+def test_a_busy_machine_is_said_to_be_busy(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker.check(from_schema({}))
+    psutil.Process(process(checker)).suspend()  # it gets no time, as between many others
+    monkeypatch.setattr(worker_process, "STALL_SECONDS", 0.3)
+    with pytest.raises(TooSlowError, match="the machine had no time for it"):
+        checker.check(from_schema({"type": "object"}))
+    checker.check(from_schema({}))
+
+
+def test_checks_run_below_the_thread_that_decodes(checker: GrammarChecker) -> None:
+    checker.check(from_schema({}))
+    assert psutil.Process(process(checker)).nice() > psutil.Process().nice()

@@ -13,7 +13,7 @@ from paceline.text.template_process import render
 from paceline.text.tools.formats import HERMES, format_of
 from paceline.text.tools.parser import ToolCallParser
 from paceline.text.tools.support import adapt_messages, detect_tool_support
-from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
+from tool_templates import CHATML, TEMPLATES, tokenizer_of
 
 WEATHER: Tool = {
     "type": "function",
@@ -152,27 +152,21 @@ def test_a_template_without_tools_is_known_for_one(template: str) -> None:
     can = detect_tool_support(Templated(template))
     assert not can.native
     assert (can.tools, can.argument_form, can.format) == (False, "", HERMES)
-    assert can.system == bool(template)
 
 
 @pytest.mark.parametrize("system", [True, False])
 def test_tools_are_described_in_messages_where_a_template_shows_none(system: bool) -> None:
-    can = detect_tool_support(Templated(CHATML if system else NO_SYSTEM))
+    can = detect_tool_support(Templated(CHATML))
     said: list[Message] = [{"role": "system", "content": "Be kind."}] if system else []
     two = [{**CALLED, "content": "Let me see."}, RESULT, {**RESULT, "content": "2"}, ASKED]
     messages, tools = adapt_messages(can, parse_messages([*said, ASKED, *two]), TOOLS)
     assert tools is None
-    text = render(CHATML if system else NO_SYSTEM, messages)
-    assert "None" not in text
-    head, called, results = messages[0], messages[1 + system], messages[2 + system]
-    assert head["role"] == ("system" if system else "user")
+    assert "None" not in render(CHATML, messages)
+    head, question, called, results = messages[:4]
+    assert (head["role"], question) == ("system", ASKED)
     for tool in TOOLS:
         assert f"\n{json.dumps(tool, ensure_ascii=False)}\n" in head["content"]
-    if system:
-        assert head["content"].startswith("Be kind.\n\n# Tools\n")
-        assert messages[1] == ASKED
-    else:
-        assert head["content"].endswith(f"</tool_call>\n\n{ASKED['content']}")
+    assert head["content"].startswith("Be kind.\n\n# Tools\n" if system else "# Tools\n")
     answer = ToolCallParser(HERMES, TOOLS).parse(called["content"])
     assert answer.content == "Let me see."
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [
@@ -183,7 +177,7 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         results["content"]
         == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
     )
-    assert len(messages) == 4 + system
+    assert len(messages) == 5
 
 
 def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:

@@ -22,8 +22,8 @@ from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
 SYNTAX = (
-    "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N, or view: for the "
-    "one kept"
+    "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N (of a mixture), or "
+    "view: for the stored one"
 )
 
 
@@ -104,29 +104,21 @@ def parse_view(reference: str | os.PathLike[str], layers: int) -> ModelView | No
     words = text.removeprefix(VIEW_PREFIX)
     if not words:
         return None
-    data: dict[str, str] = {}
+    data: dict[str, list[int]] = {}
     for word in words.split(","):
         name, _, value = word.partition("=")
-        if name in data or not re.fullmatch(r"\d+(\.\d+)*", value, re.ASCII):
+        if name in data or not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", value, re.ASCII):
             raise UsageError(f"{text}: {SYNTAX}")
-        data[name] = value
-    if data.keys() == {"skip"} and data["skip"].isdigit():
-        return evenly_spaced_view(layers, int(data["skip"]))
-    numbers = data.get("exit", "1"), data.get("experts", "1")
-    known = {"exit", "attention", "feed_forward", "experts"}
-    if data.keys() - known or not all(number.isdigit() for number in numbers):
+        data[name] = list(map(int, value.split(".")))
+    lists = {"attention", "feed_forward"}
+    known = {"skip"} if "skip" in data else {"exit", "experts", *lists}
+    if data.keys() - known or any(len(numbers) > 1 for name, numbers in data.items() if name not in lists):
         raise UsageError(f"{text}: {SYNTAX}")
-    view = ModelView(
-        int(data.get("exit", 0)),
-        _layers(data.get("attention")),
-        _layers(data.get("feed_forward")),
-        int(data.get("experts", 0)),
-    )
-    if ("exit" in data and not view.exit_layer) or ("experts" in data and not view.experts):
+    if "skip" in data:
+        return evenly_spaced_view(layers, *data["skip"])
+    attention, feed_forward = (frozenset(data.get(name, ())) for name in ("attention", "feed_forward"))
+    view = ModelView(data.get("exit", [0])[0], attention, feed_forward, data.get("experts", [0])[0])
+    if [0] in (data.get("exit"), data.get("experts")):
         raise UsageError(f"{text}: a view has at least one layer and one expert")
     view.active_blocks(layers)
     return view
-
-
-def _layers(text: str | None) -> frozenset[int]:
-    return frozenset(map(int, text.split("."))) if text else frozenset()

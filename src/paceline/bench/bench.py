@@ -34,6 +34,7 @@ from paceline.bench.suites.workload import (
 from paceline.bench.summary import BenchResult, summarize
 from paceline.bench.system import ItemMeasurements
 from paceline.config import validate_drafting
+from paceline.drafter_factory import Corpora
 from paceline.loading import choose_drafting
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts
@@ -187,6 +188,7 @@ class Bench:
         self._plan = plan
         self._methods = parse_all(plan.methods, plan.drafting)
         self._peers = systems.parse(plan.peers)
+        Corpora.find(plan.models.get("corpora", ()))  # raises for a name that is none
         self._target, self._draft = self._files()
         # Real requests for a model with a chat template, otherwise texts to complete.
         self._facts = facts = facts_of(self._target)

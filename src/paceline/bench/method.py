@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from paceline.config import Drafting
+from paceline.config import Drafting, validate_drafting
 from paceline.drafter_table import DRAFTS, uses_draft
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import did_you_mean, read_number
 
 PLAIN = "plain"
 
@@ -42,7 +43,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     try:
         # Only a draft model has a vocabulary to translate.
         shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
-        return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}))
+        return Method(text.strip(), validate_drafting(Drafting, {**shared, **own, "drafters": drafters}))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error
 
@@ -61,8 +62,9 @@ def _change(text: str, change: str) -> tuple[str, Any]:
     name, _, value = change.partition("=")
     kinds: dict[str, Callable[[str], Any]] = {f.name: type(f.default) for f in fields(Drafting)[1:]}
     try:
-        return name, kinds[name](value)
+        return name, value if kinds[name] is str else read_number(kinds[name], value)
     except (KeyError, ValueError):
         raise UsageError(
-            f"method {text!r}: {change!r} is no setting; write NAME=NUMBER with one of {', '.join(kinds)}"
+            f"method {text!r}: {change!r} is no setting{did_you_mean(name, kinds)}; write NAME=NUMBER with "
+            f"one of {', '.join(kinds)}"
         ) from None

@@ -140,7 +140,7 @@ def judge(
         return OutputComparison(True, "yes")
     if not sampling.greedy:
         message = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"
-        if llm.drafting.temperature > 0:
+        if llm.drafting.draft_temp > 0:
             message = "no: sampled drafts draw another text from the same distribution"
         return OutputComparison(False, message, at)
     difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +27,7 @@ from paceline.cli import (
     replay,
     run,
     serve,
+    shell_completion,
     train,
     transplant,
     views,
@@ -39,7 +40,6 @@ from paceline.speculative.errors import PacelineError
 
 app = typer.Typer(
     name="paceline",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,21 +58,6 @@ COMMANDS: dict[Callable[..., Any], str] = {
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
     pull.pull: "Download a model.",
-}
-# Options of earlier versions; they are still accepted in this one.
-RENAMED_OPTIONS = {
-    "--least": "--min-draft-tokens",
-    "--window": "--lookahead-window",
-    "--level": "--lookahead-ngram",
-    "--guesses": "--lookahead-guesses",
-    "--grace": "--shutdown-timeout",
-    "--again": "--refresh",
-    "--no-again": "--no-refresh",
-    "--apart": "--isolate-clients",
-    "--no-apart": "--no-isolate-clients",
-    "--depths": "--context-lengths",
-    "--fresh": "--no-carryover",
-    "--no-fresh": "--carryover",
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
@@ -101,7 +86,7 @@ def invoke(args: list[str]) -> int:
     """Run one command line and return its exit code. Every error is one line on stderr."""
     command = typer.main.get_command(app)  # app() would handle a closed pipe with another exit code
     try:
-        with command.make_context("paceline", rename_options(take_verbose(args))) as context:
+        with command.make_context("paceline", take_verbose(args)) as context:
             code = int(command.invoke(context) or 0)
         sys.stdout.flush()
     except typer.Exit as end:
@@ -121,19 +106,6 @@ def invoke(args: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code
-
-
-def rename_options(args: Sequence[str]) -> list[str]:
-    """Return the arguments with today's names of options, and print a note for each old name."""
-    end = args.index("--") if "--" in args else len(args)
-    renamed = []
-    for arg in args[:end]:
-        old, equals, value = arg.partition("=")
-        new = RENAMED_OPTIONS.get(old, old)
-        if new != old:
-            print_note(f"paceline: {old} is now {new}")
-        renamed.append(new + equals + value)
-    return [*renamed, *args[end:]]
 
 
 def _fail(message: str, code: int) -> int:
@@ -165,6 +137,8 @@ def main() -> None:
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
+    if shell_completion.VARIABLE in os.environ:
+        return shell_completion.print_completions(app)
     install_exit_handlers()
     # A terminal that is not UTF-8 gets question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper

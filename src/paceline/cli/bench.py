@@ -26,6 +26,7 @@ from paceline.cli.options import OUTPUT, argument
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import NotLosslessError, PeerError, UsageError
+from paceline.speculative.validation import read_number
 
 if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
@@ -38,29 +39,26 @@ WHAT = "What is measured"
 PLAN_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("methods", str | None, None, "--methods", "NAMES",
-     "plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
+     "Methods: plain,lookup,suffix,lookup+model. Settings follow a colon: model:n_draft=12:policy=fixed. "
      "Default: plain,auto,lookup and, with a draft model, model; with --full all of them."),
     ("suite", str, "", "--suite", "NAME",
-     "One or more of `bench suites`, or a file: FILE.jsonl, specbench:FILE, sessions:FILE. "
+     "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. "
      "Default: real for a model with a chat template, else toy."),
-    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE",
-     "tiny or full. Default: by the size of the model."),
-    ("minutes", float, 5.0, "--minutes", "N", "Take as many items as fit into about N minutes; 0: all."),
-    ("full", bool, False, "--full", "", "All items and methods, 5 rounds, prompts read each time."),
-    ("items", int, 0, "--items", "N", "Number of items, however long they take; 0: by time."),
-    ("rounds", int | None, None, "-r --rounds", "N",
-     "Times that each item is measured. Default: 1; with --full 5."),
+    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE", "tiny or full. Default: by the model."),
+    ("minutes", float, 5.0, "--minutes", "N", "Time for all items. Takes as many as fit; 0: all."),
+    ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
+    ("items", int, 0, "--items", "N", "Number of items; 0: by time."),
+    ("rounds", int | None, None, "-r --rounds", "N", "Rounds of an item. Default: 1; with --full 5."),
     ("n", int, 0, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's."),
     ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
-     "Read a prompt once for all methods: quicker, but without a time to the first token. "
-     "Default: yes, but with --full, --rounds or --peer."),
+     "Read prompts once for all methods. Default: yes, but with --full, --rounds or --peer."),
     ("seed", int, 0, "--seed", "N", "The same seed draws the same texts."),
 ))  # fmt: skip
 PEER_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("peer", list[str] | None, None, "--peer", "KIND",
-     "Another system: llama-server (or =PATH), transformers, openai=URL; may be repeated."),
+     "Another system: llama-server, transformers, openai=URL. llama-server=PATH; may be repeated."),
     env=False,
 ))  # fmt: skip
 
@@ -207,10 +205,12 @@ def resume(
     """Go on with an interrupted run; its measurements are kept."""
     from paceline.bench.bench import BenchPlan
 
-    if which != "last" and not which.isdecimal():
-        raise UsageError(f"run {which!r}: give the number of an interrupted run, or last")
+    try:
+        number = None if which == "last" else read_number(int, which)
+    except ValueError:
+        raise UsageError(f"run {which!r}: give the number of an interrupted run, or last") from None
     runs = _open_history(history)
-    stored = runs.run("last" if which == "last" else int(which))
+    stored = runs.run("last" if number is None else number)
     if stored["status"] == "done":
         raise UsageError(f"run {stored['id']} is complete: there is nothing left to measure")
     return _run(BenchPlan.read(stored["plan"]), runs, stored["id"], as_json)

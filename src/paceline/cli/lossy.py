@@ -15,13 +15,13 @@ from paceline.cli.output import print_json, with_typed_names
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 SUITE = ("--suite", "SUITE", "A suite of prompts, as for `paceline bench`.")
 EXPERTS_OPTIONS = OptionGroup(option_table(
     "Measuring",
     ("experts", str, "", "--experts", "N,M", "Numbers of experts a token. Default: all below the model's."),
-    ("file", Path | None, None, "-f --file", "FILE",
-     "A text to measure perplexity on. Default: prompts of the suite with the model's answers."),
+    ("file", Path | None, None, "-f --file", "FILE", "A text for perplexity. Default: the answers."),
     ("tokens", int, 512, "--tokens", "N", "Most tokens of the text.", 2),
     ("suite", str, "real", *SUITE),
     ("items", int, 4, "--items", "N", "Answers with each number and drafter.", 1),
@@ -35,8 +35,7 @@ PREFILL_OPTIONS = OptionGroup(option_table(
     ("suite", str, "real-grounded", *SUITE),
     ("items", int, 8, "--items", "N", "Prompts.", 1),
     ("n", int, 64, "-n --n-predict", "N", "Tokens of each answer.", 1),
-    ("bound", float, 0.9, "--min-agreement", "X",
-     "Least share of the answers' tokens that stay the likeliest with a recommended part.", 0),
+    ("bound", float, 0.9, "--min-agreement", "X", "Least share of likeliest tokens that stay so.", 0),
     env=False,
 ))  # fmt: skip
 
@@ -73,7 +72,7 @@ def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
 def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
     """Read numbers with commas between them. Raises UsageError."""
     try:
-        return tuple(kind(part) for part in text.split(",")) if text else ()
+        return tuple(read_number(kind, part) for part in text.split(",")) if text else ()
     except ValueError:
         raise UsageError(f"{name} {text}: write numbers with commas between them") from None
 

@@ -17,8 +17,9 @@ _typed_names: dict[str, str] = {}  # by the path that a name stands for
 
 
 def take_verbose(args: Sequence[str]) -> list[str]:
-    """Return the arguments without --verbose, which every command has."""
+    """Return the arguments of a command line without --verbose, which every command has."""
     global verbose
+    _typed_names.clear()
     end = args.index("--") if "--" in args else len(args)
     rest = [arg for arg in args[:end] if arg != "--verbose"]
     verbose = len(rest) < end or bool(os.environ.get("PACELINE_VERBOSE"))
@@ -27,8 +28,7 @@ def take_verbose(args: Sequence[str]) -> list[str]:
 
 def remember_name(path: str, name: str) -> None:
     """Let messages and reports call a file by the name that was typed for it."""
-    if path != name:
-        _typed_names[path] = name
+    _typed_names[path] = name
 
 
 def with_typed_names(value: Any) -> Any:

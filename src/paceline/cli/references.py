@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli import output
-from paceline.cli.output import print_detail, remember_name
+from paceline.cli.output import print_detail, print_note, remember_name
 from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def file_option(given: Path | None) -> Path | None:
 def resolved(text: str) -> Path:
     """Return the first file of a model. Raises UsageError if it is not here."""
     path = _resolved(text)
-    remember_name(str(path), text)
+    if path != Path(text):  # which drops a leading ./
+        remember_name(str(path), text)
     return path
 
 
@@ -59,6 +60,8 @@ def _resolved(text: str) -> Path:
         what, value = hash_of(first)
         parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
         print_detail(f"{text} is {first.path} ({what} {value[:16]}{parts})")
+    if first.note:
+        print_note(f"{text}: {first.note}")
     return first.path
 
 

@@ -45,7 +45,7 @@ GENERATION_OPTIONS = OptionGroup([
 ])  # fmt: skip
 OUTPUT_OPTIONS = OptionGroup(option_table(
     OUTPUT,
-    ("compare", bool, False, "--compare", "", "Decode plainly first, then drafted, and compare them."),
+    ("compare", bool, False, "--compare", "", "Compare with plain decoding, which runs first."),
     ("show_sources", bool, False, "--show-sources", "", "Colour each token by its drafter."),
     ("show_stats", bool, False, "--stats", "", "Print the time of each phase."),
     ("logprobs", int | None, None, "--logprobs", "N",
@@ -72,10 +72,7 @@ def run(
     prompt_source: Any,
     system: SystemPrompt = None,
     messages: MessagesFile = None,
-    chat: Annotated[
-        bool | None,
-        flag(PROMPT, "--chat", "Use the chat template: the default if there is one. --no-chat: do not."),
-    ] = None,
+    chat: Annotated[bool | None, flag(PROMPT, "--chat", "Use the chat template, if there is one.")] = None,
     models: Any,
     request: Any,
     sampling: Any,
@@ -97,6 +94,12 @@ def run(
         raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")
     if logprobs is not None and not as_json:
         raise UsageError("--logprobs: prints with --json only; add it")
+    from paceline.speculative.request import GenerationRequest
+    from paceline.text.grammar_check import parse_grammar
+
+    request["stop"] = request["stop"] or []
+    # Raises for what no model can do, before one is looked for and loaded.
+    GenerationRequest(prompt=[0], grammar=parse_grammar(**grammar), **request)
     models = resolve_models(models)
     seed, seed_is_random = options.seed_for(seed, sampling)
 
@@ -115,7 +118,6 @@ def run(
 
     wants_chat = chat is True or bool(initial_messages)
     with Interrupts() as interrupts, load(**models, drafters=draft, **drafting, **memory) as llm:
-        request["stop"] = request["stop"] or []
         request |= {"seed": seed, "logprobs": logprobs} | grammar
         completion = Completion(
             llm,

@@ -33,20 +33,17 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ADDRESS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
-        ("engine", str | None, None, "--engine", "NAME",
-         "Start the server of vllm or sglang; what follows -- goes to it."),
-        ("host", str, "127.0.0.1", "--host", "ADDRESS", "0.0.0.0: every interface."),
-        ("port", int, 8080, "--port", "N", "0 takes any that is free, and prints it.", 0),
+        ("engine", str | None, None, "--engine", "NAME", "Start vllm or sglang. What follows -- goes to it."),
+        ("host", str, "127.0.0.1", "--host", "ADDRESS", "Address; 0.0.0.0: all."),
+        ("port", int, 8080, "--port", "N", "Port. 0: any that is free.", 0, 65535),
         ("api_key_file", Path | None, None, "--api-key-file", "FILE", "Keys, one a line."),
     ),
     *option_table(
         SERVER,
-        ("api_key", list[str] | None, None, "--api-key", "KEY",
-         "Required of requests; may be repeated. (Others can see it in ps.)"),
+        ("api_key", list[str] | None, None, "--api-key", "KEY", "Required of requests. Others see it in ps."),
         ("trusted_proxy", list[str] | None, None, "--trusted-proxy", "ADDRESS",
          "Its X-Forwarded-For names the client; may be repeated."),
-        ("alias", list[str] | None, None, "--alias", "NAME",
-         "The model's name in requests; may be repeated. Default: its name here."),
+        ("alias", list[str] | None, None, "--alias", "NAME", "A name of the model in requests. Repeatable."),
         env=False,
     ),
 ])  # fmt: skip
@@ -59,12 +56,11 @@ SETTINGS_OPTIONS = OptionGroup([
     ),
     *option_table(
         LIMITS,
-        ("sessions", int, 4, "--sessions", "N", "Requests decoded at once, -c tokens of context each.", 1),
-        ("queue", int, 64, "--queue", "N", "Requests that may wait; more get a 429.", 0),
+        ("sessions", int, 4, "--sessions", "N", "Requests decoded at once. Each has -c tokens.", 1),
+        ("queue", int, 64, "--queue", "N", "Requests that may wait. More get a 429.", 0),
         ("per_client", int, 0, "--per-client", "N", "Open requests of a key or address; 0: any.", 0),
-        ("isolate_clients", bool, False, "--isolate-clients", "",
-         "A client's past answers (by key or address) draft for that client only."),
-        ("n_predict", int, 0, "-n --n-predict", "N", "Longest answer; 0: up to the context.", 0),
+        ("isolate_clients", bool, False, "--isolate-clients", "", "A client's answers draft for it only."),
+        ("n_predict", int, 0, "-n --n-predict", "N", "Longest answer; 0: no limit.", 0),
         ("timeout", float, 600.0, "--timeout", "SECONDS", "For one answer, waiting included."),
         ("body_limit", float, 8.0, "--body-limit", "MB", "Largest request."),
         ("shutdown_timeout", float, 30.0, "--shutdown-timeout", "SECONDS", "For streams to end at Ctrl-C."),
@@ -72,8 +68,7 @@ SETTINGS_OPTIONS = OptionGroup([
     ),
     *option_table(
         REPLICAS,
-        ("replicas", str | None, None, "--replicas", "N[..M]",
-         "So many servers under Ray Serve; N..M: as many as there is work for."),
+        ("replicas", str | None, None, "--replicas", "N[..M]", "Servers under Ray Serve. N..M: by load."),
         ("num_cpus", float, 1.0, "--replica-cpus", "X", "CPUs each reserves, and threads."),
         ("num_gpus", float, 0.0, "--replica-gpus", "X", "GPUs each reserves."),
     ),
@@ -139,7 +134,6 @@ def serve(
             extra_args=tuple(rest or ()),
         )
         return launch(command(engine, request))
-    models = resolve_models(models)
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -178,6 +172,7 @@ def serve(
     if replicas is not None:
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
+        resolve_models(models)  # raises for a name that is none
         for name in ("target", "draft"):
             config.load[name] = absolute_path(config.load[name])
         config.load["corpora"] = [absolute_path(name) for name in config.load["corpora"]]
@@ -185,9 +180,9 @@ def serve(
 
     from paceline.loading import load
 
-    listening = listen.bind(host, port)  # a port in use is an error before a model is loaded
+    listening = listen.bind(host, port)  # a port in use is an error before a model is looked for and loaded
     try:
-        with load(**(loading | models), sessions=config.sessions) as llm:
+        with load(**(loading | resolve_models(models)), sessions=config.sessions) as llm:
             service, app = config.server(llm)
             bound_port = listening.getsockname()[1]
             url = f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"

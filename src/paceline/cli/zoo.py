@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,10 +12,10 @@ import typer
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.options import OUTPUT, argument, model_file, option
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate models that come with packages.")
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -65,23 +64,9 @@ def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")
 @app.command(cls=GroupedCommand, short_help="Make a larger model with the same output.")
 def inflate(
     out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
-    params: Annotated[
-        str, option(OUTPUT, "--params", "N", "Parameters to reach, e.g. 200M or 1.1B.", env=False)
-    ] = "1B",
-    ftype: Annotated[
-        str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0 or Q4_0.", env=False)
-    ] = "Q8_0",
-    source: Annotated[
-        Path | None,
-        option(
-            OUTPUT,
-            "--from -m --model",
-            "FILE",
-            "The Llama GGUF to inflate; names work too (zoo:smollm2). Default: the embedded target.",
-            env=False,
-            callback=file_option,
-        ),
-    ] = None,
+    params: Annotated[str, option(OUTPUT, "--params", "N", "Parameters, e.g. 200M.", env=False)] = "1B",
+    ftype: Annotated[str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0, Q4_0", env=False)] = "Q8_0",
+    source: Annotated[Path | None, model_file("--from -m --model", "The model to inflate.")] = None,
     force: options.Force = False,
 ) -> None:
     """Write a larger model with the output of a small model, to measure speed at realistic cost.
@@ -104,7 +89,9 @@ def inflate(
 
 def parse_count(text: str) -> int:
     """Return the number of a text such as 200M or 1.1B. Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMB]?)", text.strip().upper(), re.ASCII)
-    if match is None:
-        raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B")
-    return int(float(match[1]) * UNITS[match[2]])
+    written = text.strip().upper()
+    unit = written[-1:] if written[-1:] in UNITS else ""
+    try:
+        return int(read_number(float, written.removesuffix(unit)) * UNITS[unit])
+    except ValueError:
+        raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B") from None

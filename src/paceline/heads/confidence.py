@@ -7,7 +7,6 @@ arXiv:2410.18351; SpecDec++, arXiv:2405.19715); here it replaces the score that 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import KIND_KEY, VERSION
-from paceline.speculative.errors import ModelError
+from paceline.heads.config import KIND_KEY, VERSION, check_version
+from paceline.heads.entries import Entries
+from paceline.heads.files import prefix_errors
+from paceline.system.strict_json import parse_json
 from paceline.system.whole import write_json
 
 KIND, FILE = "confidence", "config.json"
 MIN_P = 1e-6
+MAX_WEIGHT = 1e6
 NAMES = ("bias", "logit p1", "log p2", "entropy", "depth", "logit of the score before", "p1 squared")
 Vector = NDArray[np.float64]
 
@@ -73,15 +75,14 @@ class Confidence:
 def read_confidence(folder: Path) -> Confidence | None:
     """Return the confidence in a folder; None for another folder. Raises ModelError for a damaged one."""
     try:
-        data = json.loads((folder / FILE).read_text("utf-8"))
+        data = parse_json((folder / FILE).read_bytes())
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict) or data.get(KIND_KEY) != KIND:
         return None
-    try:
-        if data["version"] > VERSION:
-            raise ModelError(f"{folder}: is of a newer version of Paceline: update")
-        weights = tuple(float(data["weights"][name]) for name in NAMES)
-        return Confidence(str(data["draft"]), str(data["model"]), weights)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder}: {FILE} is damaged ({error!r}): train it again") from error
+    with prefix_errors(folder):
+        entries = Entries(data, FILE)
+        check_version(entries)
+        numbers = entries.part("weights")
+        weights = tuple(numbers.number(name, -MAX_WEIGHT, MAX_WEIGHT) for name in NAMES)
+        return Confidence(entries.text("draft"), entries.text("model"), weights)

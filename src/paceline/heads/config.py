@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.heads.decoder import LayerShape
+from paceline.heads.decoder import ROPE_FACTORS, LayerShape
+from paceline.heads.entries import MAX_COUNT, MAX_VOCAB, MAX_WIDTH, Entries
 from paceline.speculative.errors import ModelError
 
 VERSION = 1  # of Paceline's own entries
@@ -19,6 +20,7 @@ LAST_OUTPUT = -1  # in layer_ids: the output of the target's last layer, after t
 KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
 SPECULATORS_KINDS = {"eagle3": "eagle3", "dflash": "block", "dspark": "block"}
+EAGLE3_VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 MARKOV_KINDS = ("vanilla", "gated", "rnn")
 OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo", "pard")  # in Paceline's own layout
 
@@ -95,126 +97,142 @@ class HeadConfig:
         return replace(self, layer_ids=ids)
 
 
-def read_config(data: Mapping[str, Any]) -> HeadConfig | None:
+def read_config(entries: Mapping[str, Any]) -> HeadConfig | None:
     """Return the head that a config.json describes; None if it is no head's. Raises ModelError."""
-    try:
-        if KIND_KEY in data:
-            return _own(data)
-        if SPECULATORS_KEY in data:
-            return _speculators(data)
-        if "dflash_config" in data:
-            return _dflash(data)
-        if "medusa_num_heads" in data:
-            return _medusa(data)
-        return _safeailab(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"config.json is incomplete: {type(error).__name__}: {error}") from error
+    data = Entries(entries)
+    if KIND_KEY in data:
+        return _own(data)
+    if SPECULATORS_KEY in data:
+        return _speculators(data)
+    if "dflash_config" in data:
+        return _dflash(data)
+    if "medusa_num_heads" in data:
+        return _medusa(data)
+    return _safeailab(data)
 
 
-def _own(data: Mapping[str, Any]) -> HeadConfig:
-    version = int(data.get("version", 0))
-    if version > VERSION:
+def check_version(data: Entries) -> None:
+    if (version := data.integer("version", MAX_WIDTH, 0)) > VERSION:
         raise ModelError(f"the head is of a newer version ({version}, this Paceline knows {VERSION}): update")
-    kind = str(data[KIND_KEY])
-    if kind not in OWN_KINDS:
-        raise ModelError(f"a head of the kind {kind!r}: only {', '.join(OWN_KINDS)} are known here")
-    if kind == "pard":
-        return _parallel_draft(data)
-    exits = tuple(ExitFacts(**entry) for entry in data.get("exits", ()))
-    default_exit = int(data.get("default_exit", 0))
-    if exits and not (len(exits) == len(data["layer_ids"]) and 0 <= default_exit < len(exits)):
-        raise ValueError("exits and layer_ids do not fit")
-    return HeadConfig(
-        kind=kind,
-        target=TargetFacts(**data["target"]),
-        shape=_shape(data["layer"]),
-        draft_vocab=int(data["draft_vocab_size"]),
-        layer_ids=tuple(map(int, data["layer_ids"])),
-        n_layers=int(data.get("num_hidden_layers", 1)),
-        depth=int(data.get("depth", 0)),
-        mask_token=int(data.get("mask_token_id", -1)),
-        exits=exits,
-        default_exit=default_exit,
-        extra=data,
+
+
+def _facts(data: Entries) -> TargetFacts:
+    """Return the facts of the target, as Paceline writes them."""
+    return TargetFacts(
+        data.text("name", ""),
+        data.text("model", ""),
+        data.integer("layers", MAX_COUNT, 0),
+        data.integer("hidden", MAX_WIDTH, 0),
+        data.integer("vocab", MAX_VOCAB, 0),
     )
 
 
-def _parallel_draft(data: Mapping[str, Any]) -> HeadConfig:
-    """`draft` names its model, relative to the folder. It has no weights of its own."""
-    target, depth, mask = TargetFacts(**data["target"]), int(data["depth"]), int(data["mask_token_id"])
-    if not (depth >= 1 and 0 <= mask < target.vocab and isinstance(data["draft"], str)):
-        raise ValueError("depth, mask_token_id or draft is wrong")
-    shape = LayerShape(target.hidden, 1, 1, 1, 0)
-    return HeadConfig("pard", target, shape, target.vocab, depth=depth, mask_token=mask, extra=data)
+def _own(data: Entries) -> HeadConfig:
+    check_version(data)
+    kind = data.text(KIND_KEY)
+    if kind not in OWN_KINDS:
+        raise ModelError(f"a head of the kind {kind!r}: only {', '.join(OWN_KINDS)} are known here")
+    target, depth = _facts(data.part("target")), data.integer("depth", MAX_COUNT, 0)
+    if kind == "pard":  # `draft` names its model, relative to the folder; it has no weights of its own
+        mask = data.integer("mask_token_id", target.vocab - 1)
+        if not (data.text("draft") and depth):
+            raise data.error("depth or draft", "is missing")
+        shape = LayerShape(target.hidden, 1, 1, 1, 0)
+        return HeadConfig(kind, target, shape, target.vocab, depth=depth, mask_token=mask, extra=data.data)
+    layer_ids = data.integers("layer_ids", MAX_COUNT, LAST_OUTPUT)
+    if not layer_ids or (kind != "exits" and len(layer_ids) > 1):
+        raise data.error("layer_ids", "must be one layer, or those of the exits")
+    exits = tuple(
+        ExitFacts(
+            entry.number("temperature", 1e-3, 1e3, 1.0),
+            entry.number("length", 0.0, MAX_COUNT, 0.0),
+            entry.number("speedup", 0.0, 1e6, 0.0),
+        )
+        for entry in data.parts("exits")
+    )
+    if exits and len(exits) != len(layer_ids):
+        raise data.error("exits", "must have an entry for each of layer_ids")
+    return HeadConfig(
+        kind=kind,
+        target=target,
+        shape=_shape(data.part("layer")),
+        draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB),
+        layer_ids=layer_ids,
+        n_layers=data.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
+        depth=depth,
+        mask_token=data.integer("mask_token_id", MAX_VOCAB, -1, least=-1),
+        exits=exits,
+        default_exit=data.integer("default_exit", max(0, len(layer_ids) - 1), 0),
+        extra=data.data,
+    )
 
 
-def _speculators(data: Mapping[str, Any]) -> HeadConfig:
-    name = str(data[SPECULATORS_KEY])
+def _speculators(data: Entries) -> HeadConfig:
+    name = data.text(SPECULATORS_KEY)
     if name not in SPECULATORS_KINDS:
         known = ", ".join(SPECULATORS_KINDS)
         raise ModelError(f"a head of speculators' type {name!r}: only {known} are known")
-    kind, layer = SPECULATORS_KINDS[name], data["transformer_layer_config"]
-    own = data.get("paceline", {})
-    if int(own.get("version", 0)) > VERSION:
-        raise ModelError(f"the head is of a newer version ({own['version']}, known is {VERSION}): update")
-    target = TargetFacts(**own["target"]) if "target" in own else _verifier(data, layer)
+    kind, layer, own = SPECULATORS_KINDS[name], data.part("transformer_layer_config"), data.part("paceline")
+    check_version(own)
+    vocab = layer.integer("vocab_size", MAX_VOCAB)
+    verifier = TargetFacts(
+        data.part("speculators_config").part("verifier").text("name_or_path", ""),
+        hidden=data.integer("target_hidden_size", MAX_WIDTH, 0) or layer.integer("hidden_size", MAX_WIDTH),
+        vocab=vocab,
+    )
     out = HeadConfig(
         kind=kind,
-        target=target,
+        target=_facts(own.part("target")) if "target" in own else verifier,
         shape=_shape(layer),
-        draft_vocab=int(data.get("draft_vocab_size") or layer["vocab_size"]),
-        n_layers=int(layer.get("num_hidden_layers", 1)),
+        draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB, 0) or vocab,
+        n_layers=layer.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
         windows=_windows(layer),
-        extra=data,
+        extra=data.data,
     )
     if kind == "block":
         return _block(out, data, name == "dspark")
     if len(set(out.windows)) > 1:
         raise ModelError("an EAGLE-3 head with sliding windows in some of its layers only")
-    return replace(
-        out,
-        layer_ids=tuple(map(int, data.get("eagle_aux_hidden_state_layer_ids") or ())),
-        norm_before_residual=bool(data.get("norm_before_residual", False)),
-        norm_before_fc=bool(data.get("norm_before_fc", False)),
-        fc_norm=bool(data.get("fc_norm", False)),
-        norm_output=bool(data.get("norm_output", False)),
-    )
+    flags: dict[str, Any] = {name: data.flag(name) for name in EAGLE3_VARIANTS}
+    return replace(out, layer_ids=data.integers("eagle_aux_hidden_state_layer_ids", MAX_COUNT), **flags)
 
 
-def _block(out: HeadConfig, data: Mapping[str, Any], is_dspark: bool) -> HeadConfig:
-    from_root = bool(data.get("sample_from_anchor", is_dspark))
-    rank = int(data.get("markov_rank", 256)) if is_dspark else 0
-    markov = str(data.get("markov_head_type", "vanilla")) if rank else ""
+def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:
+    from_root = data.flag("sample_from_anchor", is_dspark)
+    rank = data.integer("markov_rank", MAX_WIDTH, 256) if is_dspark else 0
+    markov = data.text("markov_head_type", "vanilla") if rank else ""
     if markov and markov not in MARKOV_KINDS:
         raise ModelError(f"a Markov head of type {markov!r}: only {', '.join(MARKOV_KINDS)} are known")
     return replace(
         out,
-        layer_ids=tuple(map(int, data["aux_hidden_state_layer_ids"])),
-        depth=int(data["block_size"]) - (not from_root),
-        mask_token=int(data["mask_token_id"]),
-        causal_windows=bool(out.windows) and not data.get("sliding_window_non_causal", False),
+        layer_ids=data.integers("aux_hidden_state_layer_ids", MAX_COUNT),
+        depth=data.integer("block_size", MAX_COUNT, least=2) - (not from_root),
+        mask_token=data.integer("mask_token_id", out.target.vocab - 1),
+        causal_windows=bool(out.windows) and not data.flag("sliding_window_non_causal"),
         markov=markov,
         markov_rank=rank,
         from_root=from_root,
     )
 
 
-def _dflash(data: Mapping[str, Any]) -> HeadConfig:
+def _dflash(data: Entries) -> HeadConfig:
     """The layout of DFlash's authors, whose layers are numbered by their outputs."""
-    own, shape, vocab = data["dflash_config"], _shape(data), int(data["vocab_size"])
-    n_layers = int(data["num_hidden_layers"])
-    ids = own.get("target_layer_ids") or _spread(int(data["num_target_layers"]), n_layers)
+    own, shape, vocab = data.part("dflash_config"), _shape(data), data.integer("vocab_size", MAX_VOCAB)
+    n_layers = data.integer("num_hidden_layers", MAX_COUNT, least=1)
+    ids = own.integers("target_layer_ids", MAX_COUNT) or _spread(
+        data.integer("num_target_layers", MAX_COUNT, least=4), n_layers
+    )
     return HeadConfig(
         kind="block",
         target=TargetFacts(hidden=shape.hidden, vocab=vocab),
         shape=shape,
         draft_vocab=vocab,
-        layer_ids=tuple(int(index) + 1 for index in ids),
+        layer_ids=tuple(index + 1 for index in ids),
         n_layers=n_layers,
-        depth=int(data.get("block_size") or own["block_size"]) - 1,
-        mask_token=int(own["mask_token_id"]),
+        depth=(data if "block_size" in data else own).integer("block_size", MAX_COUNT, least=2) - 1,
+        mask_token=own.integer("mask_token_id", vocab - 1),
         windows=_windows(data),
-        extra=data,
+        extra=data.data,
     )
 
 
@@ -225,34 +243,34 @@ def _spread(layers: int, n: int) -> list[int]:
     return [round(1 + i * (layers - 4) / (n - 1)) for i in range(n)]
 
 
-def _medusa(data: Mapping[str, Any]) -> HeadConfig:
+def _medusa(data: Entries) -> HeadConfig:
     """The layout of Medusa's authors, where only the weights tell widths and vocabulary."""
     return HeadConfig(
         kind="medusa",
-        target=TargetFacts(str(data.get("base_model_name_or_path") or "")),
+        target=TargetFacts(data.text("base_model_name_or_path", "")),
         shape=LayerShape(hidden=0, heads=1, kv_heads=1, head_dim=2, feed_forward=0),
         draft_vocab=0,
         layer_ids=(LAST_OUTPUT,),
-        n_layers=int(data.get("medusa_num_layers", 1)),
-        depth=int(data["medusa_num_heads"]),
-        extra=data,
+        n_layers=data.integer("medusa_num_layers", MAX_COUNT, 1, least=1),
+        depth=data.integer("medusa_num_heads", MAX_COUNT, least=1),
+        extra=data.data,
     )
 
 
-def _safeailab(data: Mapping[str, Any]) -> HeadConfig | None:
+def _safeailab(data: Entries) -> HeadConfig | None:
     """EAGLE-3 has a draft vocabulary; EAGLE is a Llama of one layer, which only its weights tell apart."""
-    names = [str(name) for name in data.get("architectures") or ()]
-    is_eagle3 = any("Eagle3" in name for name in names) or "draft_vocab_size" in data
-    if not is_eagle3 and data.get("num_hidden_layers") != 1:
+    is_eagle3 = any("Eagle3" in name for name in data.texts("architectures")) or "draft_vocab_size" in data
+    if not is_eagle3 and data.data.get("num_hidden_layers") != 1:
         return None
-    shape, vocab = _shape(data), int(data["vocab_size"])
+    shape, vocab = _shape(data), data.integer("vocab_size", MAX_VOCAB)
+    hidden = data.integer("target_hidden_size", MAX_WIDTH, 0) or shape.hidden
     return HeadConfig(
         kind="eagle3" if is_eagle3 else "eagle",
-        target=TargetFacts(hidden=int(data.get("target_hidden_size") or shape.hidden), vocab=vocab),
+        target=TargetFacts(hidden=hidden, vocab=vocab),
         shape=shape,
-        draft_vocab=int(data.get("draft_vocab_size") or vocab),
+        draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB, 0) or vocab,
         layer_ids=() if is_eagle3 else (LAST_OUTPUT,),
-        extra=data,
+        extra=data.data,
     )
 
 
@@ -263,34 +281,45 @@ def as_kangaroo(config: HeadConfig) -> HeadConfig:
     return replace(config, kind="kangaroo", shape=shape, layer_ids=(KANGAROO_LAYER,))
 
 
-def _verifier(data: Mapping[str, Any], layer: Mapping[str, Any]) -> TargetFacts:
-    named = data.get("speculators_config", {}).get("verifier", {})
-    hidden = int(data.get("target_hidden_size") or layer["hidden_size"])
-    return TargetFacts(str(named.get("name_or_path") or ""), hidden=hidden, vocab=int(layer["vocab_size"]))
-
-
-def _windows(layer: Mapping[str, Any]) -> tuple[int, ...]:
+def _windows(layer: Entries) -> tuple[int, ...]:
     """Return the windows by layer. Qwen3's configuration drops them unless it is told to use them."""
-    window = int(layer.get("sliding_window") or 0)
-    if layer.get("model_type") == "qwen3" and not layer.get("use_sliding_window"):
+    window = layer.integer("sliding_window", 1 << 30, 0)
+    if layer.text("model_type", "") == "qwen3" and not layer.flag("use_sliding_window"):
         window = 0
-    out = tuple(window * (kind == "sliding_attention") for kind in layer.get("layer_types") or ())
+    out = tuple(window * (kind == "sliding_attention") for kind in layer.texts("layer_types"))
     return out if any(out) else ()
 
 
-def _shape(layer: Mapping[str, Any]) -> LayerShape:
-    hidden, heads = int(layer["hidden_size"]), int(layer["num_attention_heads"])
-    rope = layer.get("rope_parameters") or layer.get("rope_scaling") or {}
+def _shape(layer: Entries) -> LayerShape:
+    hidden = layer.integer("hidden_size", MAX_WIDTH, least=1)
+    heads = layer.integer("num_attention_heads", MAX_COUNT, least=1)
+    kv_heads = layer.integer("num_key_value_heads", heads, 0) or heads
+    head_dim = layer.integer("head_dim", MAX_WIDTH, 0) or hidden // heads
+    if heads % kv_heads or head_dim < 2 or head_dim % 2:
+        raise ModelError(f"{heads} heads of {head_dim} with {kv_heads} of keys: attention has no such shape")
+    rope = next((part for key in ("rope_parameters", "rope_scaling") if (part := layer.part(key)).data), None)
+    theta = layer.number("rope_theta", 1.0, 1e12, 10_000.0)
     return LayerShape(
         hidden=hidden,
         heads=heads,
-        kv_heads=int(layer.get("num_key_value_heads") or heads),
-        head_dim=int(layer.get("head_dim") or hidden // heads),
-        feed_forward=int(layer["intermediate_size"]),
-        eps=float(layer.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta") or layer.get("rope_theta") or 10_000.0),
-        rope_scaling=rope or None,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        feed_forward=layer.integer("intermediate_size", MAX_WIDTH),
+        eps=layer.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
+        rope_theta=theta if rope is None else rope.number("rope_theta", 1.0, 1e12, theta),
+        rope_scaling=None if rope is None else rope_scaling(rope),
     )
+
+
+def rope_scaling(rope: Entries) -> Mapping[str, Any]:
+    """Return a checked entry of rotary positions."""
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind not in ROPE_FACTORS:
+        raise ModelError(f"rotary positions of type {kind!r}: only {', '.join(ROPE_FACTORS)} are known")
+    found = {key: rope.number(key, 1e-3, 1e9) for key in ROPE_FACTORS[kind]}
+    if kind == "llama3" and found["high_freq_factor"] <= found["low_freq_factor"]:
+        raise rope.error("high_freq_factor", "must be above low_freq_factor")
+    return rope.data
 
 
 def layer_entries(shape: LayerShape) -> dict[str, Any]:

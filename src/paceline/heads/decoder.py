@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 
 from paceline.heads.arrays import array, concatenate, is_numpy, rms_norm, silu, zeros
-from paceline.speculative.errors import ModelError
 
 MIN_CAPACITY = 256  # positions
+# Numbers of each type of rotary positions in config.json.
+ROPE_FACTORS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 Weights = Mapping[str, Any]  # arrays of numpy or torch by name
 Rotation = tuple[Any, Any]  # cosine and sine [rows, head_dim]
 Product = Callable[[Any], Any]  # rows [n, inputs] -> [n, outputs]
@@ -154,7 +159,7 @@ class DecoderLayer:
 
 
 class Rotary:
-    """Cosines and sines of rotary positions. Raises ModelError for an unknown scaling."""
+    """Cosines and sines of rotary positions."""
 
     def __init__(self, shape: LayerShape) -> None:
         self._frequencies = np.concatenate([rope_frequencies(shape)] * 2)
@@ -172,7 +177,7 @@ def rotate(x: Any, cos: Any, sin: Any) -> Any:
 
 
 def rope_frequencies(shape: LayerShape) -> Any:
-    """Return the angle per position [head_dim / 2]. Raises ModelError for an unknown scaling."""
+    """Return the angle per position [head_dim / 2]."""
     d = shape.head_dim
     frequencies = shape.rope_theta ** (-np.arange(0, d, 2, dtype=np.float64) / d)
     scaling = dict(shape.rope_scaling or {})
@@ -181,11 +186,8 @@ def rope_frequencies(shape: LayerShape) -> Any:
         return frequencies
     if kind == "linear":
         return frequencies / float(scaling["factor"])
-    if kind != "llama3":
-        raise ModelError(f"rotary positions of type {kind!r}: only default, linear and llama3 are known")
     # Low frequencies are divided by the factor, high ones kept, and those between blended.
-    factor, low, high = (float(scaling[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    original = float(scaling["original_max_position_embeddings"])
+    factor, low, high, original = (float(scaling[name]) for name in ROPE_FACTORS["llama3"])
     wavelengths = 2 * math.pi / frequencies
     smooth = np.clip((original / wavelengths - low) / (high - low), 0.0, 1.0)
     return frequencies * (smooth + (1.0 - smooth) / factor)

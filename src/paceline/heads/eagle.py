@@ -40,12 +40,6 @@ class EagleHead:
         self._fc_norms = (
             [weights[f"fc_norm.{i}.weight"] for i in range(len(config.layer_ids))] if config.fc_norm else []
         )
-        inputs = 2 * config.shape.hidden if self._is_first else len(config.layer_ids) * config.target.hidden
-        if (shape := tuple(weights["fc.weight"].shape)) != (config.shape.hidden, inputs):
-            raise ModelError(
-                f"fc.weight is {shape}, expected {(config.shape.hidden, inputs)}: "
-                "the head reads other layers than its configuration says"
-            )
 
     def fuse(self, features: Any) -> Any:
         """Return the hidden states [rows, hidden] that the layer takes, of features [rows, layers, width]."""

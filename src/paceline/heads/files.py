@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.heads.config import KIND_KEY, HeadConfig, as_kangaroo, read_config
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.system.strict_json import parse_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 # Medusa's authors have a name of their own.
@@ -23,6 +24,7 @@ CARD = "card.json"
 # Rows of the target's embedding, by which it is recognised; other programs would refuse unknown weights.
 SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
 MAX_CONFIG_BYTES = 1 << 20
+MAX_HEADER_BYTES = 100_000_000  # of safetensors
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 # SafeAILab calls the layer `midlayer`, and older files number it.
 RENAMED = {"midlayer.": "layers.0."}
@@ -33,14 +35,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class HeadFiles:
-    """A head read from its folder. sample: rows of its target's embedding, if it has them.
-    card: what it was trained on, if it says."""
+    """A head read from its folder. sample: rows of its target's embedding, if it has them."""
 
     path: Path
     config: HeadConfig
     weights: Arrays
     sample: NDArray[np.float32] | None
-    card: Mapping[str, Any]
 
 
 def head_config(path: Path) -> HeadConfig | None:
@@ -49,20 +49,31 @@ def head_config(path: Path) -> HeadConfig | None:
     try:
         if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
             return None
-        data = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
+        data = parse_json(file.read_bytes())
+    except OSError:
         return None  # whoever opens the folder as a model reports it
+    except ValueError as error:
+        if any(path.glob("tokenizer*")):  # a model, whose backend may read more
+            return None
+        raise ModelError(f"{path}: {CONFIG} is damaged ({error}): fetch or train it again") from error
     if not isinstance(data, dict):
         return None
-    try:
+    with prefix_errors(path):
         config = read_config(data)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
     # A Llama of one layer has the same config.json as an EAGLE head, which comes without a tokenizer.
     may_be_llama = config is not None and config.kind == "eagle" and KIND_KEY not in data
     if may_be_llama and any(path.glob("tokenizer*")):
         return None
     return as_kangaroo(config) if config is not None and may_be_llama and lacks_fc(path) else config
+
+
+@contextmanager
+def prefix_errors(path: Path) -> Iterator[None]:
+    """Begin the messages of errors with the head's folder."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
 
 
 def lacks_fc(path: Path) -> bool:
@@ -71,7 +82,9 @@ def lacks_fc(path: Path) -> bool:
         file = weights_file(path)
         with file.open("rb") as opened:
             if file.suffix == ".safetensors":
-                return b'"fc.weight"' not in opened.read(int.from_bytes(opened.read(8), "little"))
+                return b'"fc.weight"' not in opened.read(
+                    min(int.from_bytes(opened.read(8), "little"), MAX_HEADER_BYTES)
+                )
             with zipfile.ZipFile(opened) as archive:  # a pickle of the names beside the data
                 name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
                 return b"fc.weight" not in archive.read(name)
@@ -87,13 +100,10 @@ def read_head(path: Path) -> HeadFiles:
     try:
         weights = _read_weights(path, config)
         file = path / SAMPLE
-        sample = read_safetensors(file)[SAMPLE_NAME] if file.is_file() else None
-        card = json.loads((path / CARD).read_text("utf-8")) if (path / CARD).is_file() else {}
+        sample = read_safetensors(file).get(SAMPLE_NAME) if file.is_file() else None
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError) as error:
-        raise ModelError(f"{path}: {CARD} or {SAMPLE} is damaged ({error})") from error
-    return HeadFiles(path, config, weights, sample, card)
+    return HeadFiles(path, config, weights, sample)
 
 
 def weights_file(path: Path) -> Path:
@@ -107,7 +117,7 @@ def weights_file(path: Path) -> Path:
 def _read_weights(path: Path, config: HeadConfig) -> dict[str, NDArray[Any]]:
     file = weights_file(path)
     found = read_safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
-    return {renamed(name, config): value for name, value in found.items()}
+    return {renamed(str(name), config): value for name, value in found.items()}
 
 
 def renamed(name: str, config: HeadConfig) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.heads.target import FolderDraft
+from paceline.heads.draft_base import DraftBase
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs, Session
@@ -17,7 +17,7 @@ from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import DraftTree, chain
 
 
-class ParallelDraft(FolderDraft):
+class ParallelDraft(DraftBase):
     """A draft model `inner`, a Backend, whose row at depth d is that of its mask d.
     mask_token: stands for a token that is not drafted yet. depth: tokens drafted in a pass."""
 

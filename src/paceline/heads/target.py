@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -17,11 +16,13 @@ from paceline.heads.arrays import array
 from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
+from paceline.heads.draft_base import DraftBase
 from paceline.heads.eagle import EagleHead
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.heads.files import HeadFiles, weights_file
+from paceline.heads.files import HeadFiles, prefix_errors, weights_file
 from paceline.heads.medusa import MedusaHead
 from paceline.heads.session import HeadSession, Row, open_session
+from paceline.heads.shapes import check_shapes
 from paceline.speculative.errors import ModelError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
@@ -74,31 +75,7 @@ class HeadBase(Protocol):
     def output_head(self) -> Any: ...
 
 
-class FolderDraft:
-    """A draft in a folder, with the name of the folder and the text of another model, `_base`."""
-
-    path: Path
-    _base: Any
-    modification = ""
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def origin(self) -> str:
-        return str(self.path)
-
-    @property
-    def text(self) -> Any:
-        return self._base.text
-
-    @property
-    def token_trie(self) -> Any:
-        return self._base.token_trie
-
-
-class HeadTarget(FolderDraft):
+class HeadTarget(DraftBase):
     """A head beside its target. Raises ModelError for another target's head.
     make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy.
     like: an array of the type and device to compute with, by default numpy's."""
@@ -120,6 +97,8 @@ class HeadTarget(FolderDraft):
         if not any(name.startswith("lm_head.") for name in weights):
             weights["lm_head.weight"] = base.output_head().weight[:, : self.config.target.hidden]
         self._ids = draft_ids(files.path, weights, self.config)
+        drafted = self.config.target.vocab if self._ids is None else len(self._ids)
+        check_shapes(files.path, replace(self.config, draft_vocab=drafted), weights)
         self.settings = {"threads": 1}
         self._engine = engine or f"numpy {np.__version__}"
         self._n_weights = sum(value.size for value in weights.values())
@@ -146,7 +125,7 @@ class HeadTarget(FolderDraft):
         """Compute two rows. Raises ModelError for weights that do not fit the configuration."""
         try:
             self._compute_two_rows()
-        except (KeyError, ValueError, IndexError, TypeError) as error:
+        except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
             raise ModelError(
                 f"{self.path}: its weights do not fit its configuration ({type(error).__name__}: {error})"
             ) from error
@@ -261,15 +240,6 @@ def make_network(path: Path, config: HeadConfig, weights: Any, make_linear: Make
             raise ModelError(f"has no weights {error}: it is incomplete") from error
 
 
-@contextmanager
-def prefix_errors(path: Path) -> Iterator[None]:
-    """Begin the messages of errors with the head's folder."""
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
-
-
 def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) -> None:
     """Raise ModelError if the target's embeddings are not those that the head was trained with.
     A wider target passes if its other columns are zero, as in an inflated model."""
@@ -279,9 +249,11 @@ def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) ->
             raise ModelError(f"{path}: is for hidden states of width {width}, and {base.origin} has {hidden}")
         return
     rows = base.token_embeddings(sample_tokens(base.vocab.size))
+    if sample.shape != (len(rows), width):
+        raise ModelError(f"{path}: the sample of its target's embeddings is damaged: fetch or train it again")
     ours, rest = rows[:, :width].ravel(), rows[:, width:]
     cosine = float(ours @ sample.ravel()) / max(1e-12, float(np.linalg.norm(ours) * np.linalg.norm(sample)))
-    if cosine < MIN_SAMPLE_COSINE or np.abs(rest).max(initial=0.0) > 0:
+    if not cosine >= MIN_SAMPLE_COSINE or np.abs(rest).max(initial=0.0) > 0:
         raise ModelError(
             f"{path}: was trained for {config.target.name or 'another model'}, and {base.origin} is another "
             f"model (their embeddings agree by {cosine:.2f}): train one for it (paceline train)"
@@ -297,12 +269,15 @@ def draft_ids(path: Path, weights: dict[str, Any], config: HeadConfig) -> NDArra
     """Return the target's ids of the draft vocabulary, None if it is the whole. Raises ModelError."""
     offsets = weights.pop("d2t", None)
     weights.pop("t2d", None)
-    rows = next(value.shape[0] for name, value in weights.items() if name.startswith("lm_head."))
+    rows = next(value.shape[:1] for name, value in weights.items() if name.startswith("lm_head."))
     if offsets is None:
-        if rows != config.target.vocab:
-            raise ModelError(f"{path}: drafts {rows:,} tokens, and does not say which (d2t)")
+        if rows != (config.target.vocab,):
+            raise ModelError(f"{path}: drafts {sum(rows):,} tokens, and does not say which (d2t)")
         return None
-    ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.astype(np.int64)
-    if len(ids) != rows or ids.min(initial=0) < 0 or ids.max(initial=0) >= config.target.vocab:
+    is_sound = offsets.dtype.kind in "iu" and offsets.shape == rows
+    ids: NDArray[np.int64] = (
+        np.arange(len(offsets)) + offsets.astype(np.int64) if is_sound else np.array([-1])
+    )
+    if ids.min(initial=0) < 0 or ids.max(initial=0) >= config.target.vocab or len(set(ids)) < len(ids):
         raise ModelError(f"{path}: is damaged: its draft vocabulary is none of the target's tokens (d2t)")
     return ids

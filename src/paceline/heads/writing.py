@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import KIND_KEY, SPECULATORS_KEY, VERSION, HeadConfig, layer_entries
+from paceline.heads.config import (
+    EAGLE3_VARIANTS,
+    KIND_KEY,
+    SPECULATORS_KEY,
+    VERSION,
+    HeadConfig,
+    layer_entries,
+)
 from paceline.heads.files import CARD, CONFIG, SAMPLE, SAMPLE_NAME, WEIGHTS, write_safetensors
 from paceline.system.whole import write_json
 
@@ -86,10 +93,7 @@ def config_entries(config: HeadConfig) -> dict[str, Any]:
     if name == "eagle3":
         return out | {
             "eagle_aux_hidden_state_layer_ids": list(config.layer_ids),
-            "norm_before_residual": config.norm_before_residual,
-            "norm_before_fc": config.norm_before_fc,
-            "fc_norm": config.fc_norm,
-            "norm_output": config.norm_output,
+            **{name: getattr(config, name) for name in EAGLE3_VARIANTS},
         }
     return out | {
         "aux_hidden_state_layer_ids": list(config.layer_ids),

@@ -88,8 +88,9 @@ def summary(cost: PassCosts) -> str:
 def doubt_about(cost: PassCosts) -> str:
     """Return why costs tell too little to be stored; "" if they are sound."""
     if cost.timing_jitter >= MAX_TIMING_JITTER:
-        few, apart = "are too few to compare", f"lie {cost.timing_jitter:.1f}x apart"
-        return f"times of one and the same pass {apart if isfinite(cost.timing_jitter) else few}"
+        factor = f"{cost.timing_jitter:.1f}" if cost.timing_jitter < 100 else "over 100"
+        apart = f"lie {factor}x apart" if isfinite(cost.timing_jitter) else "are too few to compare"
+        return f"times of one and the same pass {apart}"
     return implausibility(cost.table)
 
 

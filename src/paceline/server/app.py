@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -138,7 +139,6 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             },
         }
 
-    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether it answers")
     async def health() -> Response:
         if service.unhealthy_reason:
@@ -165,7 +165,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         return {"content": b"".join(map(piece, body.tokens)).decode(errors="replace")}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
-    async def live() -> Response:
+    async def live(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return EventStreamResponse(live_stats_events(service, names[0]), lambda: None)
 
     def add_asset(path: str, kind: str, content: bytes) -> None:
@@ -176,6 +178,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     assets = page.assets()
     for path, (content, kind) in assets.items():
         add_asset(path, kind, content)
+    for route in [route for route in app.routes if isinstance(route, APIRoute) and route.methods == {"GET"}]:
+        app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_handlers(app)
     open_to_all = ("/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)

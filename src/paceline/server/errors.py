@@ -39,7 +39,7 @@ def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
     """Return the status, the body and the headers of an error."""
     for kind, status, name, code, headers in KINDS:
         if isinstance(error, kind):
-            return status, openai_error(str(error), name, code), headers
+            return status, openai_error(truncated(str(error), 500), name, code), headers
     return 500, openai_error(MODEL_FAILED, "server_error"), {}
 
 

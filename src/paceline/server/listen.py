@@ -91,15 +91,12 @@ def configure_logging(as_json: bool, quiet: bool) -> None:
     line = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(JsonFormatter() if as_json else line)
     handler.addFilter(is_not_cancellation)
-    top = logging.getLogger("paceline.server")
-    top.handlers[:] = [handler]
-    top.setLevel(logging.WARNING if quiet else logging.INFO)
-    top.propagate = False
-    for name in ("uvicorn.error", "asyncio"):  # their errors only
-        below = logging.getLogger(name)
-        below.handlers[:] = [handler]
-        below.setLevel(logging.ERROR)
-        below.propagate = False
+    for name in ("paceline.server", "paceline.text", "uvicorn.error", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        own = logging.WARNING if quiet else logging.INFO
+        logger.setLevel(own if name.startswith("paceline") else logging.ERROR)
+        logger.propagate = False
 
 
 def max_connections(most: int = MAX_CONNECTIONS) -> int:

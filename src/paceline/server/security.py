@@ -36,6 +36,8 @@ MAX_TOTAL_BODIES = 8  # bodies of the largest size that may be in memory at once
 SMALL_BODY_BYTES = 1 << 16  # a body of at most this size is read whatever is in memory
 MIN_BYTES_PER_SECOND = 1 << 16  # the slowest body
 DRAIN_SECONDS = 2.0  # for the rest of a body that was refused
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/?#@\s]*)(?::\d{0,5})?", re.ASCII)  # with its port
+ABSOLUTE_FORM = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)  # as proxies get it
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # that a client may choose
 
 log = logging.getLogger("paceline.server.requests")
@@ -129,7 +131,7 @@ class SecurityMiddleware:
     async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
         try:
-            announced = self._check_headers(scope["path"], headers)
+            announced = self._check_headers(scope, headers)
             if await self._read(announced, receive, pieces):
                 pieces[:] = [b"".join(pieces)]
                 await self._app(scope, replayed(pieces[0], receive), send)
@@ -140,12 +142,20 @@ class SecurityMiddleware:
         finally:
             self._buffered_bytes -= sum(map(len, pieces))
 
-    def _check_headers(self, path: str, headers: Headers) -> int:
-        """Return the Content-Length. Raises RequestRejected for headers that break the rules."""
-        if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
+    def _check_headers(self, scope: Message, headers: Headers) -> int:
+        """Return the Content-Length, and make an absolute request target a path.
+
+        Raises RequestRejected for headers that break the rules."""
+        if not scope["http_version"].startswith("1."):  # the preface of HTTP/2 looks like a request
+            raise RequestRejected(505, "this server speaks HTTP/1.1", "bad_version")
+        hosts = headers.getlist("host") or [""]
+        if absolute := ABSOLUTE_FORM.fullmatch(scope["path"]):
+            scope["path"] = absolute[2] or "/"
+            hosts.append(absolute[1])
+        if self._rules.hosts and not {_host(host) for host in hosts}.issubset(self._rules.hosts):
             message = f"this server answers to {', '.join(self._rules.hosts)} only"
             raise RequestRejected(421, message, "bad_host")
-        if self._keys and path not in self._open and not self._has_valid_key(headers):
+        if self._keys and scope["path"] not in self._open and not self._has_valid_key(headers):
             message = "a key is needed here: send it as 'Authorization: Bearer KEY'"
             raise RequestRejected(401, message, "invalid_api_key")
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -217,7 +227,7 @@ async def send_error(send: Send, refused: RequestRejected, receive: Receive) -> 
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (400, 408, 413, 503):  # the rest of the body would be taken for the next request
+    if status in (400, 408, 413, 503, 505):  # the rest of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -235,8 +245,7 @@ def _key(headers: Headers) -> str:
 
 
 def _host(header: str) -> str:
-    """Return the host without its port, in lower case."""
+    """Return the host without its port, in lower case; nothing for a header that is neither."""
     header = header.lower()
-    if header.startswith("["):
-        return header.partition("]")[0] + "]"
-    return header.rpartition(":")[0] or header if header.count(":") == 1 else header
+    matched = HOST.fullmatch(header)
+    return matched[1] if matched else header if header.count(":") > 1 else ""

@@ -79,7 +79,7 @@ class ServerSettings(ServerLimits):
 
 def parse_replica_range(replicas: str) -> tuple[int, int]:
     """Return the bounds of "4" or "2..8". Raises ValueError, which pydantic expects, for anything else."""
-    matched = re.fullmatch(r"(\d{1,5})(?:\.\.(\d{1,5}))?", replicas)
+    matched = re.fullmatch(r"(\d{1,5})(?:\.\.(\d{1,5}))?", replicas, re.ASCII)
     least, most = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
     if not 1 <= least <= most:
         raise ValueError(f"{replicas!r}: say how many, 4 or 2..8")

@@ -35,6 +35,11 @@ class FairQueue(Generic[T]):
             self._clients[client] = items
         return item
 
+    def move_to_end(self, client: str) -> None:
+        """Let the clients that came since its last turn go first."""
+        if client in self._clients:
+            self._clients.move_to_end(client)
+
     def peek(self) -> T:
         """Return the item that `pop` would return. Raises StopIteration if there is none."""
         return next(iter(self._clients.values()))[0]

@@ -26,8 +26,9 @@ def prune_tree(tree: DraftTree, grammar: Grammar) -> DraftTree:
     return tree if all(keep) else tree.filter(keep)
 
 
-class SafeGrammar:
-    """A request's grammar for batched drafting. After an exception, kept in `error`, it allows no token."""
+class SafeGrammar(Grammar):
+    """A request's grammar for batched drafting. After an exception, kept in `error`, it allows no token;
+    if masks are slow, none below a draft."""
 
     def __init__(self, grammar: Grammar, n_vocab: int) -> None:
         self._grammar, self._n_vocab = grammar, n_vocab
@@ -36,7 +37,8 @@ class SafeGrammar:
     def mask(self, path: Sequence[int]) -> Mask:
         if self.error is None:
             try:
-                return self._grammar.mask(path)
+                if not (path and self._grammar.is_slow):
+                    return self._grammar.mask(path)
             except Exception as error:
                 self.error = error
         return np.zeros(self._n_vocab, dtype=np.bool_)

@@ -190,6 +190,11 @@ class Target(Protocol):
 class Grammar(Protocol):
     """The constraint on one request's text, such as a JSON schema or a regular expression."""
 
+    @property
+    def is_slow(self) -> bool:
+        """Return true if masks have taken so long that the request is decoded without further drafts."""
+        return False
+
     def mask(self, path: Sequence[int]) -> Mask:
         """Return a read-only mask [n_vocab] of the tokens allowed after the committed text and `path`.
         All are allowed once the text has ended, none after a forbidden token."""

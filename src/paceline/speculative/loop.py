@@ -169,6 +169,8 @@ def verify_and_commit(
     logprobs = token_logprobs(request, out, path, tokens)
     if request.safe_grammar is not None:
         request.safe_grammar.commit(tokens)
+        if request.grammar is not None and request.grammar.is_slow:
+            request.n_draft = 0
     request.session.commit(path, tokens[-1])
     committing = timer()
     step = Step(

@@ -9,8 +9,9 @@ def printable(text: str) -> str:
 
 
 def truncated(text: str, most: int = 300) -> str:
-    """Return `printable` of the first `most` characters."""
-    return printable(text if len(text) <= most else f"{text[:most]}...")
+    """Return the first `most` characters of `printable(text)`."""
+    shown = printable(text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def count(n: int, noun: str) -> str:

@@ -70,7 +70,7 @@ def load_record(
         return None
     except OSError as error:
         warn(f"{path}: cannot be read ({error.strerror}); {otherwise}")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, UsageError):
         warn(f"{path}: is damaged, or of another version; {otherwise}")
     return None
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
-from itertools import islice
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from paceline.speculative.errors import UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.messages import Message, Tool, texts_in
 
 if TYPE_CHECKING:
     from paceline.text.interface import Text
 
+log = logging.getLogger("paceline.text")
 ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, template variables
 
 
@@ -31,13 +34,19 @@ def encode_chat(
     Control tokens in messages, tools and variables are encoded as text. Raises ModelError without a usable
     template, and UsageError if such text cannot be separated from the template's."""
     variables = variables or {}
-    rendered = text.render(messages, tools, variables)
+    messages, rendered = _render(text, messages, tools, variables)
     value: ChatInput = (messages, tools, dict(variables))
     controls = _controls(text, vocab, value)
     if not controls:
         return text.encode(rendered + answer, special=True, add_bos=False)
     # Characters of private use mark their places in the rendered text.
-    begin, end = islice((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in rendered), 2)
+    marks = sorted(set(map(chr, range(0xE000, 0xF900))).difference(rendered, *texts_in(list(value))))[:2]
+    if len(marks) < 2:
+        raise UsageError(
+            f"a message or a tool contains {controls[0]}, a control token of this model, and all characters "
+            "of private use, which would mark it as text: leave out either"
+        )
+    begin, end = marks
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
     marked = text.render(messages, tools, variables)
@@ -53,6 +62,39 @@ def encode_chat(
         tokens += text.encode_continuation(control) if control else []
         tokens += text.encode_continuation(piece, special=True) if piece else []
     return tokens
+
+
+def _render(
+    text: Text, messages: list[Message], tools: list[Tool] | None, variables: Mapping[str, Any]
+) -> tuple[list[Message], str]:
+    """Render a chat. A system message that the template does not take goes into the first user message."""
+    first, others = messages[0] if messages else {}, messages[1:]
+    content = (first.get("content") or "").strip()
+    if first.get("role") != "system" or not content:
+        return messages, text.render(messages, tools, variables)
+    with suppress(ModelError):
+        rendered = text.render(messages, tools, variables)
+        if rendered.count(content) > sum(part.count(content) for part in texts_in(others)):
+            return messages, rendered
+        without = ""
+        with suppress(ModelError):  # a template that needs the message reads it
+            without = text.render(others, tools, variables)
+        if without != rendered:
+            return messages, rendered
+    at = next((at for at, message in enumerate(others) if message["role"] == "user"), None)
+    if at is None:
+        others = [{**first, "role": "user"}, *others]
+    else:
+        others[at] = {**others[at], "content": f"{content}\n\n{others[at].get('content') or ''}"}
+    rendered = text.render(others, tools, variables)
+    warn_of_lost_system_message(text.template(tools=bool(tools)))
+    return others, rendered
+
+
+@lru_cache(maxsize=8)
+def warn_of_lost_system_message(_template: str) -> None:
+    """Warn once of a template."""
+    log.warning("the chat template takes no system message: it goes into the first user message")
 
 
 def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:

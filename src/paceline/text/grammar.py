@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NO_EXTENSION = "NoExtensionBias"  # no token fits, and the text is not complete
-CACHED_GRAMMARS = 32  # of a model; a usual grammar has 100 kB
+CACHED_BYTES = 128e6  # of a model's grammars, as estimated; a usual one has 100 kB, and grows with its use
+# More was not measured for a grammar, a character of its source, and a second of its compilation.
+BYTES_PER_GRAMMAR, BYTES_PER_CHARACTER, BYTES_PER_SECOND = 1e6, 200.0, 1e8
+# Processor time in masks, spent by the thread that decodes for all: so many seconds, and more for each token.
+# A usual mask takes 0.1 ms, that of 2,500 optional properties 120 ms.
+DRAFTING_SECONDS, DRAFTING_SECONDS_PER_TOKEN = 1.0, 0.005
+MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 10.0, 0.05
 # Copies of a grammar share llguidance's lexer, whose limits count the states that all copies need.
 MAX_COPIES = 1000
 MAX_REBUILD_SECONDS = 0.05  # slower grammars are not compiled again during a request
@@ -51,7 +57,7 @@ class TokenTrie:
             grammar = CompiledGrammar(syntax, self)
             with self._lock:
                 self._compiled[syntax] = grammar
-                if len(self._compiled) > CACHED_GRAMMARS:
+                while sum(one.n_bytes for one in self._compiled.values()) > CACHED_BYTES:
                     self._compiled.popitem(last=False)
         return grammar
 
@@ -111,6 +117,8 @@ class CompiledGrammar:
         if self.first_mask is trie.allow_none:
             raise UsageError(_format_dead_end(syntax.name, _error(self._matcher), started=False))
         self.seconds = thread_time() - began
+        self.n_bytes = BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(syntax.lark)
+        self.n_bytes += BYTES_PER_SECOND * self.seconds
 
     def matcher(self) -> LLMatcher:
         """Return a copy of the matcher at the beginning of a text."""
@@ -126,6 +134,7 @@ class TextGrammar:
         self._grammar, self._trie = grammar, grammar.trie
         self._committed: list[int] = []
         self._ended = False
+        self._seconds = 0.0  # of processor time in masks
         self._masks: dict[tuple[int, ...], Mask] = {(): grammar.first_mask}
         self._restart()
 
@@ -142,6 +151,10 @@ class TextGrammar:
             raise UsageError(_format_dead_end(self.syntax.name, text, started=True))
         self._grammar = CompiledGrammar(self.syntax, self._trie)
         self._restart()
+
+    @property
+    def is_slow(self) -> bool:
+        return self._seconds > DRAFTING_SECONDS + DRAFTING_SECONDS_PER_TOKEN * len(self._committed)
 
     def mask(self, path: Sequence[int]) -> Mask:
         """Return the tokens that may follow `path`. Raises UsageError if the text is at a dead end."""
@@ -160,6 +173,19 @@ class TextGrammar:
                 return nothing
             if above is everything or token in self._trie.eos:
                 return everything
+        if self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(self._committed):
+            raise UsageError(
+                f"{self.syntax.name} is too slow to follow: {len(self._committed)} tokens took "
+                f"{self._seconds:.0f} s of processor time; simplify it"
+            )
+        began = thread_time()
+        try:
+            return self._compute(path)
+        finally:
+            self._seconds += thread_time() - began
+
+    def _compute(self, path: tuple[int, ...]) -> Mask:
+        nothing = self._trie.allow_none
         # Other requests and drafts count against the limits: a new matcher decides.
         for _ in range(2):
             if self._walk(path) and (mask := self._trie.next_token_mask(self._matcher)) is not nothing:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.speculative.fair_queue import FairQueue
 from paceline.text.grammar import CompiledGrammar, TokenTrie
-from paceline.text.grammar_check import GrammarChecker
+from paceline.text.grammar_check import NICENESS, GrammarChecker
 from paceline.text.grammar_source import GrammarSource
 
-N_WORKERS = 2  # threads, each with a subprocess
+N_WORKERS = max(1, min(2, (os.cpu_count() or 2) - 1))  # threads, each with a subprocess; one core stays free
 STACK_BYTES = 16 << 20  # more than the subprocess, which has compiled the grammar before
 
 
@@ -34,7 +36,7 @@ class GrammarPool:
         self._trie = trie
         self._changed = threading.Condition()  # guards all fields below
         self._queue: FairQueue[GrammarJob] = FairQueue()
-        self._busy: dict[str, GrammarJob] = {}  # by client
+        self._busy: dict[str, tuple[GrammarJob, GrammarChecker]] = {}  # by client
         self._workers: list[tuple[threading.Thread, GrammarChecker]] = []
         self._closed = False
 
@@ -52,16 +54,19 @@ class GrammarPool:
         return job
 
     def cancel(self, job: GrammarJob) -> None:
-        """Do not call `done`. A running check goes on within its time limit."""
+        """Do not call `done`, and end a running check."""
         with self._changed:
             job.cancelled = True
             self._queue.remove(job.client, job)
+            running, checker = self._busy.get(job.client, (None, None))
+            if running is job and checker is not None:
+                checker.kill()
 
     def close(self) -> None:
         """Cancel all jobs and end the workers."""
         with self._changed:
             self._closed = True
-            for job in self._busy.values():
+            for job, _ in self._busy.values():
                 job.cancelled = True
             self._changed.notify_all()
         for thread, checker in self._workers:
@@ -80,18 +85,21 @@ class GrammarPool:
         self._workers.append((thread, checker))
 
     def _work(self, checker: GrammarChecker) -> None:
-        while (job := self._next()) is not None:
+        if sys.platform == "linux":  # of this thread alone
+            os.nice(NICENESS)
+        while (job := self._next(checker)) is not None:
             try:
                 outcome: CompiledGrammar | Exception = self._compile(job.syntax, checker)
             except Exception as error:
                 outcome = error
             with self._changed:
                 del self._busy[job.client]
+                self._queue.move_to_end(job.client)
                 self._changed.notify_all()
             if not job.cancelled:
                 job.done(outcome)
 
-    def _next(self) -> GrammarJob | None:
+    def _next(self, checker: GrammarChecker) -> GrammarJob | None:
         """Wait for a job of a client that has none running. Return None if the pool is closed."""
         with self._changed:
             while not self._closed:
@@ -100,7 +108,7 @@ class GrammarPool:
                 except StopIteration:
                     self._changed.wait()
                     continue
-                self._busy[job.client] = job
+                self._busy[job.client] = job, checker
                 return job
         return None
 

@@ -16,8 +16,7 @@ from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_
 if TYPE_CHECKING:
     from jinja2 import Template
 
-DEADLINE_SECONDS = 60.0
-CPU_SECONDS = 5  # for one rendering; real templates take milliseconds
+CPU_SECONDS = 5.0  # for one rendering; real templates take milliseconds
 MEMORY_BYTES = 1 << 30  # address space
 MAX_TEMPLATE = 1 << 16  # characters, compiled in seconds; real templates have up to 20,000
 MAX_TEXT = 16_000_000  # characters of a rendered text, besides MAX_COPIES times the request's
@@ -35,7 +34,7 @@ class TooMuchTextError(Exception):
     """The rendered text is too long."""
 
 
-_renderer = WorkerProcess(__name__, "the chat template cannot be rendered", DEADLINE_SECONDS)
+_renderer = WorkerProcess(__name__, "the chat template cannot be rendered", CPU_SECONDS)
 
 
 def render(

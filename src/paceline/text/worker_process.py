@@ -12,19 +12,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from paceline.speculative.errors import PacelineError
+from paceline.speculative.errors import PacelineError, TooSlowError
 from paceline.system.forks import ForkGuard
+from paceline.system.processes import IdleError, kill_beyond
 
 STARTED = b"+"  # the first byte on the child's stdout
-START_SECONDS = 60.0  # for the child to start
+START_SECONDS = 60.0  # of processor time for the child to start
+STALL_SECONDS = 60.0  # without processor time
+BUSY = f"the machine had no time for it in {STALL_SECONDS:.0f} s; try again when less runs on it"
 STACK_BYTES = 6 << 20
 
 
 class WorkerEndedError(Exception):
-    """The process ended during a request. slow: after too long a time, or by a kill."""
+    """The process ended during a request. slow: after too much processor time, or by a kill."""
 
     def __init__(self, *, slow: bool) -> None:
         super().__init__()
@@ -35,10 +39,10 @@ class WorkerProcess:
     """A child process that starts with the first request (0.2 s) and is replaced if it ends.
 
     module: its `main` calls serve_requests. purpose: first part of the error if no process starts.
-    deadline: seconds for one answer. Any thread may call the methods; requests take turns."""
+    seconds: of processor time for one answer. Any thread may call the methods; requests take turns."""
 
-    def __init__(self, module: str, purpose: str, deadline: float) -> None:
-        self._module, self._purpose, self.deadline = module, purpose, deadline
+    def __init__(self, module: str, purpose: str, seconds: float) -> None:
+        self._module, self._purpose, self.seconds = module, purpose, seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
@@ -47,14 +51,16 @@ class WorkerProcess:
     def call(self, request: bytes) -> bytes:
         """Return the answer to `request`.
 
-        Raises WorkerEndedError if the process ends during the request, and PacelineError if none starts."""
+        Raises WorkerEndedError if the process ends during the request, PacelineError if none starts, and
+        TooSlowError if the machine has no time for it."""
         with self._lock:
             process = self._running()
             answer: bytes | None = None
             try:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                with self._timer(self.deadline), suppress(OSError):  # it may end during the write
+                limit = kill_beyond(process, cpu_seconds=self.seconds, idle_seconds=STALL_SECONDS)
+                with limit as errors, suppress(OSError):  # it may end during the write
                     process.stdin.write(len(request).to_bytes(8) + request)
                     process.stdin.flush()
                     if len(length := process.stdout.read(8)) == 8:
@@ -64,8 +70,11 @@ class WorkerProcess:
                 raise
             if answer is None:
                 process.wait()
-                slow = self._killed or process.returncode == -getattr(signal, "SIGXCPU", 0)
+                xcpu = process.returncode == -getattr(signal, "SIGXCPU", 0)
+                slow = self._killed or bool(errors) or xcpu
                 self.close()
+                if errors and isinstance(errors[0], IdleError):
+                    raise TooSlowError(f"{self._purpose}: {BUSY}")
                 raise WorkerEndedError(slow=slow)
             return answer
 
@@ -99,35 +108,31 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # only the parent handles Ctrl-C
+                creationflags=getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0),  # of Windows
             )
         except OSError as error:
             raise PacelineError(f"{self._purpose}: no process starts ({error})") from error
         atexit.register(self.close)
         assert process.stdout is not None
-        with self._timer(START_SECONDS):
+        with kill_beyond(process, cpu_seconds=START_SECONDS, idle_seconds=STALL_SECONDS) as errors:
             started = process.stdout.read(1)
         if started != STARTED and not self._killed:
             self.close()
-            raise PacelineError(f"{self._purpose}: the process for it does not start")
+            raise PacelineError(f"{self._purpose}: {BUSY if errors else 'the process for it does not start'}")
         return process
 
-    @contextmanager
-    def _timer(self, seconds: float) -> Iterator[None]:
-        timer = threading.Timer(seconds, self.kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()  # it must not kill a later process
 
-
-def serve_requests(answer: Callable[[bytes], bytes], *, memory: int, seconds: int) -> None:
+def serve_requests(
+    answer: Callable[[bytes], bytes], *, memory: int, seconds: float, niceness: int = 0
+) -> None:
     """Answer requests from stdin until it ends, in the child.
 
-    memory: bytes of address space. seconds: CPU time of one request, after which SIGXCPU ends the process."""
+    memory: bytes of address space. seconds: of processor time for a request; it ends an orphan, too."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
+        with suppress(OSError):  # where each session has its own share of a machine, nice alone does nothing
+            Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
     def loop() -> None:
         _limit_memory(memory)
@@ -154,10 +159,10 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _limit_time(seconds: int) -> None:
+def _limit_time(seconds: float) -> None:
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        soft = math.ceil(usage.ru_utime + usage.ru_stime) + seconds
+        soft = math.ceil(usage.ru_utime + usage.ru_stime + seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))

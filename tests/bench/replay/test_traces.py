@@ -117,7 +117,7 @@ def test_a_file_without_a_request_and_text_without_a_tokenizer_are_refused(tmp_p
     for lines, options, words in (
         (["\xff{}"], {}, "holds no answer to replay"),
         ([{**OURS, "tokens": []}], {}, "holds no answer to replay"),
-        ([OURS, text], {}, r"line 2: holds text.*--tokenizer"),
+        ([OURS, text], {}, r"line 2: holds text.*-m FILE"),
         ([text], {"tokenizer": Letters(), "template": True}, "this model has no chat template"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -61,13 +61,14 @@ def test_a_draft_model_is_of_its_own_kind(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert made(draft=str(tmp_path), n_draft=7)[0]["method"] == kind
-    (tmp_path / "config.json").write_text("[]")
-    refused("config.json: is damaged", draft=str(tmp_path))
+    for damage in ("[]", "[" * 100_000):
+        (tmp_path / "config.json").write_text(damage)
+        refused("config.json: is damaged", draft=str(tmp_path))
 
 
 def test_settings_are_translated_or_usual() -> None:
     assert made(draft=DRAFT, drafting_settings={"cross_vocab": "tli"})[0]["use_heterogeneous_vocab"] is True
-    usual = {"width": 1, "temperature": 0, "verify": "token", "policy": "p_min"}
+    usual = {"width": 1, "draft_temp": 0, "verify": "token", "policy": "p_min"}
     assert made(draft=DRAFT, drafting_settings=usual) == made(draft=DRAFT)
 
 

@@ -405,3 +405,16 @@ def test_the_names_of_heads_are_those_that_are_read() -> None:
     assert HEAD_WEIGHTS == WEIGHT_FILES
     assert HEAD_CONFIG == CONFIG
     assert set(HEAD_EXTRAS) == {CARD, SAMPLE}
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://127.0.0.1:99999"])
+def test_an_endpoint_that_is_no_address_is_named(endpoint: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", "pull", "user/repo:Q8_0"],
+        env={**os.environ, "HF_ENDPOINT": endpoint},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "see HF_ENDPOINT" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from model_stores import ollama_model
+from model_stores import ollama_blob, ollama_manifest, ollama_model
+from paceline.cli.references import resolved
 from paceline.models.stores import places
 from paceline.models.stores.hub_cache import stated_sha256
 from paceline.models.stores.ollama_store import candidates, find_ollama_model
@@ -37,6 +38,23 @@ def test_a_model_is_its_blob_under_names_of_other_users_and_hosts_too(
         assert find_ollama_model(parse(text)) == LocalFile(blob, len(WEIGHTS), HEX)
     with pytest.raises(UsageError, match="not in Ollama's store on this machine: `ollama pull me/mine:v2`"):
         find_ollama_model(parse("ollama:me/mine:v2"))
+
+
+def test_an_adapter_is_refused_and_a_projector_is_noted(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    blob = ollama_blob(tmp_path, weights)
+    for kind in ("adapter", "projector"):
+        layers = [("model", *blob), (kind, f"sha256:{'0' * 64}", 5)]
+        ollama_manifest(tmp_path, f"{LIBRARY}/{kind}/latest", layers)
+    with pytest.raises(UsageError, match="has an adapter"):
+        resolved("ollama:adapter")
+    assert resolved("ollama:projector").name == blob[0].replace(":", "-")
+    assert "images" in capsys.readouterr().err
+    search = FolderSearch()
+    assert [found.path for found in candidates(tmp_path, search)] == [resolved("ollama:projector")]
+    assert "has an adapter" in " ".join(search.notes)
 
 
 @pytest.fixture

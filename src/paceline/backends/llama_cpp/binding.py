@@ -16,8 +16,11 @@ from typing import Any
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.backends.llama_cpp.experts import overrides
+from paceline.backends.llama_cpp.load_failures import explain
+from paceline.hardware.files import parse_nonnegative
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
+from paceline.speculative.validation import unknown
 from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import exit_now
@@ -30,14 +33,6 @@ CACHE_TYPES = {"f32": (0, 4.0), "f16": (1, 2.0), "q8_0": (8, 34 / 32), "bf16": (
 
 # Fields of `Sampling`, and their names in GGUF files behind general.sampling.
 SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
-
-# Messages of llama.cpp about a truncated file.
-CUT_SHORT = (
-    "not within the file bounds",
-    "corrupted or incomplete",
-    "exceeds remaining file size",
-    "failed to read",
-)
 
 _module: ModuleType | None = None
 _process = ForkGuard()  # the process that has OpenMP's threads
@@ -135,7 +130,7 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, exp
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
-            reason = _reason(path)
+            reason = f"{path}: {explain([*filter(None, _log)])}"
             if not vocab_only:  # a wrong kind of model is reported first
                 cpp.llama_model_free(load_model(path, vocab_only=True))
             raise ModelError(reason)
@@ -159,15 +154,6 @@ def _loading(done: float, _user: object) -> bool:
     if done == 0:
         pages.advise_huge_pages()
     return True  # continue
-
-
-def _reason(path: Path) -> str:
-    message = " ".join(_log)
-    if any(sign in message for sign in CUT_SHORT):
-        return f"{path}: is cut short or damaged; download it again"
-    if "missing tensor" in message or "check_tensor_dims" in message:
-        return f"{path}: holds no usable weights (a vocabulary-only or incomplete file); give a whole model"
-    return f"{path}: llama.cpp cannot load it: {_first_log_line() or 'the reason is not known'}"
 
 
 def is_windowed(model: Any) -> bool:
@@ -234,7 +220,7 @@ def make_context(
     """Make a context.
     Raises UsageError for a bad setting, and ModelError if memory is too small."""
     if cache_type not in CACHE_TYPES:
-        raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
+        raise unknown("cache type", cache_type, CACHE_TYPES)
     cpp = llama_cpp()
     ggml_type, element_bytes = CACHE_TYPES[cache_type]
     check_memory(model, path, n_ctx, element_bytes, sequences)
@@ -269,7 +255,7 @@ def state_bytes(model: Any) -> int:
 
     def number(key: str) -> int:
         value = metadata(model, f"{arch}.{key}")
-        return int(value) if value is not None and value.isdecimal() else 0
+        return parse_nonnegative(value or "") or 0
 
     cpp, arch = llama_cpp(), metadata(model, "general.architecture")
     inner, state = number("ssm.inner_size"), number("ssm.state_size")

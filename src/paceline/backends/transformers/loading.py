@@ -13,14 +13,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paceline.models.headers.gguf_file import GGUFFile, TensorRows
+from paceline.models.headers.gguf_header import read_header
+from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.speculative.validation import unknown
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.identity import file_fingerprint
 
 # HfTarget's defaults.
 SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
+# Numbers of a GGUF file's header for which transformers may have its own, by their names there.
+GGUF_NUMBERS = {
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.key_length": "query_pre_attn_scalar",
+}
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -86,11 +97,19 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     """Return folder and keyword arguments for from_pretrained, without downloads. Raises UsageError."""
     place = model_path(path)
     if place.is_file():
-        return str(place.parent), {"gguf_file": place.name, "local_files_only": True}
+        if (parts := read_header(place, lambda _key, _count: False).number("split.count")) > 1:
+            raise ModelError(
+                f"{place}: is one of {parts} parts, and transformers reads one file: leave out hf: "
+                "(llama.cpp reads all), or join them (llama-gguf-split --merge)"
+            )
+        # transformers would prefer a file of the same name in the current folder to a relative path.
+        return str(place.parent), {"gguf_file": str(place.absolute()), "local_files_only": True}
     if not place.is_dir():
-        raise UsageError(f"{place}: no such folder or file")
+        raise UsageError(f"{place}: no such folder or file{similar_files(place)}")
     if not (place / "config.json").is_file():
         raise UsageError(f"{place}: is no transformers model: it has no config.json")
+    if (place / "adapter_config.json").is_file():
+        raise ModelError(f"{place}: has an adapter (adapter_config.json): merge it into the weights first")
     return str(place), {"local_files_only": True}
 
 
@@ -131,10 +150,54 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
     if attention != "auto":
         given["attn_implementation"] = attention
     with wrap_loading_errors(path):
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype_of(torch, dtype, path), trust_remote_code=False, **given
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype_of(torch, dtype, path),
+            trust_remote_code=False,
+            output_loading_info=True,
+            **given,
         )
+        for what in ("missing", "unexpected", "mismatched"):
+            if names := sorted(map(str, report[f"{what}_keys"])):
+                raise ModelError(
+                    f"{path}: its weights are not those of its configuration ({len(names)} {what}: "
+                    f"{', '.join(names)[:100]}): fetch the model again"
+                )
+        if model_path(path).is_file():
+            match_gguf(path, model)
         return model.to(device).eval()
+
+
+def match_gguf(path: Path, model: Any) -> None:
+    """Apply the factors of rotary frequencies, which transformers leaves out.
+    Raises ModelError if transformers leaves out more of the file."""
+    file = GGUFFile(model_path(path))
+    arch, rotary = file.text("general.architecture"), getattr(model.get_decoder(), "rotary_emb", None)
+    left_out = sum(tensor.elements for tensor in file.tensors.values())
+    left_out -= sum(weight.numel() for weight in model.parameters())
+    factors = file.tensors.get("rope_freqs.weight")
+    if factors is not None and rotary is not None and rotary.inv_freq.numel() == factors.elements:
+        rows = TensorRows(file, factors).rows(slice(None))[:, 0]
+        rotary.inv_freq /= rotary.inv_freq.new_tensor(rows)
+        left_out -= factors.elements
+    scales = [file.values.get(f"{arch}.rope.{key}", 0.0) for key in ("scaling.factor", "scale_linear")]
+    kinds = getattr(rotary, "rope_type", "default")  # a mapping, for several types of layers
+    is_plain = set(kinds.values() if isinstance(kinds, dict) else [kinds]) == {"default"}
+    config = model.config.get_text_config(decoder=True)
+    ours = {key: getattr(config, name, None) for key, name in GGUF_NUMBERS.items()}
+    others = [key for key, n in ours.items() if n is not None and file.values.get(f"{arch}.{key}", n) != n]
+    if others:
+        what = f"the {others[0]}"
+    elif is_plain and any(scale not in (0.0, 1.0) for scale in scales):
+        what = "the scale of rotary positions"
+    elif left_out and not model.hf_quantizer.supported:  # else the report has all names
+        what = f"{abs(left_out):,} numbers"
+    else:
+        return
+    raise ModelError(
+        f"{path}: transformers leaves out {what} of this file: leave out hf: (llama.cpp reads all)"
+    )
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -148,7 +211,7 @@ def load_tokenizer(path: Path) -> Any:
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
     """Return a torch dtype. auto: that of the weights, or float32 for a GGUF file. Raises UsageError."""
     if name not in DTYPES:
-        raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
+        raise unknown("dtype", name, DTYPES)
     if name == "auto":
         return torch.float32 if model_path(path).is_file() else "auto"
     return getattr(torch, name)

@@ -146,7 +146,7 @@ def load(path: Path) -> tuple[Any, Any]:
     path, where = model_path(path), dict[str, Any](local_files_only=True)
     folder = path if path.is_dir() else path.parent
     if path.is_file():
-        where["gguf_file"] = path.name
+        where["gguf_file"] = str(path.absolute())  # a file of that name here would be preferred
     try:
         with quiet(), redirect_stderr(io.StringIO()):  # one progress bar cannot be disabled
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **where).eval()

@@ -113,8 +113,8 @@ class OpenAIServer:
         answer = build_answer(
             pieces, usage.completion_tokens, usage.prompt_tokens, timings, n_first, pieces[-1][0]
         )
-        told = [timings, *(chunk.counts for chunk in reversed(chunks))]
-        counts = next((one for one in told if one is not None and one.drafted is not None), None)
+        reported = [timings, *(chunk.counts for chunk in reversed(chunks))]
+        counts = next((one for one in reported if one is not None and one.drafted is not None), None)
         return answer if counts is None else with_drafts(answer, counts)
 
     def memory(self) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from paceline.drafter_table import DRAFT
 from paceline.integrations.export.engine_request import EngineRequest
 from paceline.speculative.errors import UsageError
+from paceline.system.strict_json import parse_json
 
 COPIES = "copies"  # any drafter that copies from texts
 DRAFT_MODEL = "draft_model"
@@ -72,7 +72,7 @@ def draft_kind(draft: str) -> str:
     path = Path(draft) / "config.json"
     if path.is_file():
         try:
-            config = json.loads(path.read_bytes())
+            config = parse_json(path.read_bytes())
             known = f"{config.get('speculators_model_type')} {config.get('architectures')}".lower()
         except (ValueError, AttributeError) as error:
             raise UsageError(f"{path}: is damaged: give the draft anew") from error

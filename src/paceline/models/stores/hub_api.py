@@ -55,9 +55,9 @@ def headers() -> dict[str, str]:
 def listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
     """Return the current revision of a repository, and its GGUF files by name, or a draft head's files.
     Raises PacelineError."""
-    from huggingface_hub import HfApi
-
     try:
+        from huggingface_hub import HfApi  # parses HF_ENDPOINT
+
         info = HfApi(endpoint(), headers=headers()).model_info(
             name, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
         )

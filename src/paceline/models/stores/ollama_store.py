@@ -32,6 +32,7 @@ PART = {
 MANIFESTS = ("manifests-v2", "manifests")  # newest first
 DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 LAYER = "application/vnd.ollama.image."
+NO_IMAGES = "its projector for images is left out: it reads text only"
 MAX_MANIFESTS = 64  # manifests in a list
 
 
@@ -52,8 +53,9 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
             if name in known:
                 continue
             known.add(name)
-            if (blob := weights(root, path, name, search)) is not None:
-                yield ModelCandidate(blob, f"ollama:{name}" if _typeable(name) else str(blob), OLLAMA)
+            if (file := weights(root, path, name, search)) is not None:
+                reference = f"ollama:{name}" if _typeable(name) else str(file.path)
+                yield ModelCandidate(file.path, reference, OLLAMA)
 
 
 def find_ollama_model(reference: Reference) -> LocalFile:
@@ -66,8 +68,8 @@ def find_ollama_model(reference: Reference) -> LocalFile:
     for store in ollama_folders(os.environ):
         manifests = manifests_of(store, host, namespace, model, reference.tag)
         first = next((path for path in manifests if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
-        if first and (blob := weights(store, first, reference.ollama, search)) is not None:
-            return LocalFile(blob, blob.stat().st_size, blob.name[-64:])
+        if first and (file := weights(store, first, reference.ollama, search)) is not None:
+            return file
     if search.notes:
         raise UsageError("; ".join(search.notes))
     raise UsageError(
@@ -99,7 +101,7 @@ def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> It
                 yield entry.path
 
 
-def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | None:
+def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFile | None:
     """Return the weights file of the manifest at `path`; None, and a note, without one.
 
     name: as in `ollama list`.
@@ -115,6 +117,9 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
     try:
         layers = _layers(root, manifest, search)
         models = layers.get("model", [])
+        if "adapter" in layers:
+            search.add_note(reference, "has an adapter, which would be left out: merge it into the weights")
+            return None
         if len(models) != 1:
             search.add_note(
                 reference, f"has {len(models)} GGUF files on this machine; only Ollama can run it"
@@ -131,7 +136,8 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> Path | N
         complete = False
     if not complete:
         search.add_note(reference, f"its file is not complete; ollama pull {name}")
-    return blob if complete else None
+        return None
+    return LocalFile(blob, size, digest, note=NO_IMAGES if "projector" in layers else "")
 
 
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:

@@ -25,6 +25,7 @@ from paceline.bench.replay.recording import append_line
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
+from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write
 
 FORMAT = 1  # raised when a file changes its meaning
@@ -82,7 +83,7 @@ class FeatureCache:
     def __init__(self, folder: Path, answers: Sequence[Answer]) -> None:
         self._folder, self.answers = folder, answers
         try:
-            key = json.loads((folder / HEADER).read_bytes())
+            key = parse_json((folder / HEADER).read_bytes())
             self.layers: list[int] = key["layers"]
             self._files = CacheFiles(folder, answers, len(self.layers), key["width"], key["top_k"])
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -171,7 +172,7 @@ def build_cache(
 def cached_layers(folder: Path, key: Mapping[str, Any], wanted: tuple[int, ...]) -> tuple[int, ...]:
     """Return the layers of a cache that has those wanted, and otherwise these."""
     try:
-        header = json.loads((folder / HEADER).read_bytes())
+        header = parse_json((folder / HEADER).read_bytes())
         layers = header.pop("layers")
         if header == key and set(wanted) <= set(layers):
             return tuple(sorted(layers))

@@ -12,7 +12,7 @@ from paceline.heads.confidence import KIND as CONFIDENCE
 from paceline.heads.confidence import read_confidence
 from paceline.heads.files import CARD, CONFIG
 from paceline.speculative.errors import MissingExtraError, UsageError
-from paceline.speculative.validation import invalid
+from paceline.speculative.validation import invalid, read_number
 from paceline.system.locks import run_lock
 
 
@@ -115,7 +115,7 @@ def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
 def parse_layers(text: str) -> tuple[int, ...]:
     """Return the numbers of a list like "2,4". Raises UsageError."""
     try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
+        return tuple(read_number(int, part) for part in text.split(",") if part.strip())
     except ValueError as error:
         raise invalid("exit_layers (--exit-layers)", text, "numbers of layers, such as 2,4") from error
 

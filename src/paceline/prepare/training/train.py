@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -37,6 +36,7 @@ from paceline.prepare.training.recipes import RECIPES
 from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
+from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
@@ -204,7 +204,8 @@ def acceptance_record(acceptance: Acceptance, n_draft: int) -> dict[str, Any]:
 def read_card(folder: Path) -> dict[str, Any]:
     """Return the best head's card. Raises UsageError if there is none yet."""
     try:
-        record: dict[str, Any] = json.loads((folder / CARD).read_text("utf-8"))
+        return dict(parse_json((folder / CARD).read_bytes()))
     except FileNotFoundError as error:
         raise UsageError(f"{folder}: has no head yet: nothing was evaluated (more --epochs)") from error
-    return record
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{folder / CARD}: is damaged ({error}): train into another folder") from error

@@ -10,12 +10,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool
 from paceline.text.tools.formats import HERMES, ToolFormat, format_of
 
-NAME, KEY, VALUE, RESULT, SYSTEM = "probe_tool", "probe_key", "probe_value", "probe_result", "probe_system"
+NAME, KEY, VALUE, RESULT = "probe_tool", "probe_key", "probe_value", "probe_result"
 PROBE: Tool = {
     "type": "function",
     "function": {
@@ -45,13 +45,12 @@ class ToolSupport:
     """Tool support of a chat template.
 
     tools: shows tools. argument_form: takes arguments as a "mapping" or "text"; "" if it shows no calls.
-    empty_content: content of an answer with calls only. system: takes a system message.
+    empty_content: content of an answer with calls only.
     format: format of the model's calls."""
 
     tools: bool
     argument_form: str
     empty_content: Message
-    system: bool
     format: ToolFormat
 
     @property
@@ -64,9 +63,8 @@ def detect_tool_support(text: Text) -> ToolSupport:
     """Detect the tool support of a model's chat template."""
     tools = NAME in _render_probe(text, [PROBE_QUESTION])
     calls, empty = _calls(text)
-    system = SYSTEM in _render_probe(text, [{"role": "system", "content": SYSTEM}, PROBE_QUESTION])
     own = format_of(text.template(tools=True)) if tools and calls else HERMES
-    return ToolSupport(tools, calls, empty, system, own)
+    return ToolSupport(tools, calls, empty, own)
 
 
 def _render_probe(text: Text, messages: list[Message]) -> str:
@@ -107,7 +105,7 @@ def adapt_messages(
     if not tools:
         return messages, None
     described = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    return _insert_instructions(messages, INTRODUCTION.format(tools=described), system=can.system), None
+    return _insert_instructions(messages, INTRODUCTION.format(tools=described)), None
 
 
 def _native_message(can: ToolSupport, message: Message) -> Message:
@@ -151,14 +149,10 @@ def _call(call: dict[str, Any]) -> str:
     return f'<tool_call>\n{{"name": {name}, "arguments": {_json(call)}}}\n</tool_call>'
 
 
-def _insert_instructions(messages: list[Message], introduction: str, *, system: bool) -> list[Message]:
-    """Append the introduction to the system message, or put it before the user's first message."""
-    role = "system" if system else "user"
-    at = next((at for at, message in enumerate(messages) if message["role"] == role), None)
+def _insert_instructions(messages: list[Message], introduction: str) -> list[Message]:
+    """Append the introduction to the system message, which encode_chat moves if the template takes none."""
+    at = next((at for at, message in enumerate(messages) if message["role"] == "system"), None)
     if at is None:
-        if not system:
-            raise UsageError("the model takes no system message, and no user says anything: add a message")
-        return [{"role": role, "content": introduction}, *messages]
-    value = messages[at]["content"]
-    both = f"{value}\n\n{introduction}" if system else f"{introduction}\n\n{value}"
-    return [*messages[:at], {**messages[at], "content": both}, *messages[at + 1 :]]
+        return [{"role": "system", "content": introduction}, *messages]
+    both = {**messages[at], "content": f"{messages[at]['content']}\n\n{introduction}"}
+    return [*messages[:at], both, *messages[at + 1 :]]

@@ -17,6 +17,7 @@ from paceline.backends.llama_cpp.kernels import amx, build, matrices
 from paceline.hardware.probe import free_memory
 from paceline.models.headers.header import split_part_paths
 from paceline.speculative.errors import KernelError, MissingExtraError
+from paceline.system.home import to_stderr
 
 # The kernels copy weights into another layout. Unlike a mapped file, the copy cannot leave memory under
 # pressure: models above this share of the available memory run without.
@@ -125,7 +126,7 @@ def fits_memory(sizes: Sequence[int], name: object, *, shares: bool = False) -> 
     size, free = sum(sizes), free_memory()
     if size <= MEMORY_SHARE * free:
         return True
-    build.to_stderr(
+    to_stderr(
         f"{name}: {size / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB of free memory are too close to lay "
         "weights out anew: this model runs with llama.cpp's kernels"
     )

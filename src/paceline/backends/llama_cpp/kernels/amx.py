@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.backends.llama_cpp.kernels.build import to_stderr
+from paceline.system.home import to_stderr
 from paceline.system.identity import cpu_name
 from paceline.system.whole import atomic_write
 

@@ -8,24 +8,22 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from paceline.backends.llama_cpp.kernels.commands import run_all
 from paceline.speculative.errors import KernelError
-from paceline.system.home import caches, make_private_folder
+from paceline.system.home import Warn, caches, make_private_folder, to_stderr
 from paceline.system.locks import folder_lock
 from paceline.system.scratch import scratch_folder
 from paceline.system.whole import atomic_write
-
-Warn = Callable[[str], None]
 
 SOURCE_FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-rtti", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
@@ -54,6 +52,7 @@ OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
 COMPILERS = ("c++", "g++", "clang++")
 MAX_CACHED_LIBRARIES = 4  # several versions of Paceline or llama.cpp may share a folder
 FAILURE_SUFFIX = ".failed"  # of a file with the reason why a build failed
+VERSION_IDLE_SECONDS = 20.0  # without progress, while a compiler prints its version
 FAILURE_SECONDS = 24 * 3600  # a failed build is not tried again for so long
 NO_COMPILER = (
     "no C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install)"
@@ -107,18 +106,20 @@ def llama_version() -> str:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """Return the command in CXX, or the first compiler that is installed; empty without one."""
-    if command := shlex.split(os.environ.get("CXX", "")):
+    """Return the command in CXX, or the first compiler that is installed; empty without one.
+    Raises KernelError for a command that is none."""
+    given = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(given)
+    except ValueError as error:
+        raise KernelError(f"CXX={given}: is no command ({error}); write it as in a shell") from error
+    if command:
         return tuple(command)
     return next(((name,) for name in COMPILERS if shutil.which(name)), ())
 
 
 def recipe_for(folder: Path = SOURCE_FOLDER) -> BuildRecipe:
     return BuildRecipe(folder, find_compiler(), platform.machine().lower())
-
-
-def to_stderr(line: str) -> None:
-    print(f"paceline: {line}", file=sys.stderr, flush=True)
 
 
 def library(
@@ -216,7 +217,7 @@ def build(recipe: BuildRecipe, work: Path) -> Path:
     out = work / "kernels.so"
     objects = [str(work / f"{source}.o") for source in compiled]
     (linked,) = run_all([[*recipe.compiler, *objects, *LINKED, "-o", str(out)]], work)
-    if not linked.ok:
+    if not (linked.ok and out.is_file()):
         raise KernelError(_refusal(recipe, "the library", linked.output))
     return out
 
@@ -224,15 +225,13 @@ def build(recipe: BuildRecipe, work: Path) -> Path:
 def _identity(compiler: Sequence[str]) -> str:
     """Return the first line of a compiler's version. Raises KernelError if it does not run."""
     try:
-        done = subprocess.run(
-            [*compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise KernelError(f"{shlex.join(compiler)}: does not run ({error})") from error
-    if done.returncode != 0:
-        output = done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")
-        raise KernelError(f"{shlex.join(compiler)}: does not run: {first_error(output)}")
-    return done.stdout.decode(errors="replace").partition("\n")[0]
+        with TemporaryDirectory() as work:
+            (done,) = run_all([[*compiler, "--version"]], Path(work), VERSION_IDLE_SECONDS)
+    except OSError as error:
+        raise KernelError(f"{shlex.join(compiler)}: cannot be tried ({error})") from error
+    if not done.ok:
+        raise KernelError(f"{shlex.join(compiler)}: does not run: {first_error(done.output)}")
+    return done.output.partition("\n")[0]
 
 
 def _refusal(recipe: BuildRecipe, what: str, text: str) -> str:
@@ -241,5 +240,5 @@ def _refusal(recipe: BuildRecipe, what: str, text: str) -> str:
 
 def first_error(text: str) -> str:
     """Return the first line of a compiler's output with an error, or else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no compiler output"]
     return next((line for line in lines if "error" in line.lower()), lines[0])

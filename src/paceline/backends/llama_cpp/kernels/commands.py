@@ -24,9 +24,11 @@ class CommandResult(NamedTuple):
     output: str
 
 
-def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult]:
+def run_all(
+    commands: Sequence[Sequence[str]], work: Path, idle_seconds: float = IDLE_SECONDS
+) -> list[CommandResult]:
     """Run commands concurrently, with temporary files in `work`. Any exception kills those that still run.
-    Raises KernelError if a command cannot start or takes too long."""
+    Raises KernelError if a command cannot start, computes for too long or makes no progress for so long."""
     import psutil
 
     running: list[subprocess.Popen[bytes]] = []
@@ -44,7 +46,7 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[CommandResult
             for command, log in zip(commands, logs, strict=True):
                 running.append(_start(command, work, log))
             for process in running:
-                wait_within(process, cpu_seconds=CPU_SECONDS, idle_seconds=IDLE_SECONDS)
+                wait_within(process, cpu_seconds=CPU_SECONDS, idle_seconds=idle_seconds)
         except TimeoutError as error:
             raise KernelError(f"{commands[0][0]}: {error}, and was ended") from None
         finally:

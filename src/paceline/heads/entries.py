@@ -1,0 +1,70 @@
+"""The entries of a head's config.json, which a stranger wrote: each is checked when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.speculative.errors import ModelError
+
+MAX_WIDTH = 1 << 20  # of a layer
+MAX_VOCAB = 1 << 24
+MAX_COUNT = 1 << 10  # of layers, heads of attention, or drafted tokens
+MAX_LIST = 1 << 12
+
+
+class Entries:
+    """A JSON object. Each method returns the entry `key`, or a default if it is absent or null, and raises
+    ModelError for a value of another type, for one out of range, and for an absent one without a default."""
+
+    def __init__(self, data: Any, where: str = "config.json") -> None:
+        if not isinstance(data, Mapping):
+            raise ModelError(f"{where} is no JSON object")
+        self.data, self._where = data, where
+
+    def __contains__(self, key: str) -> bool:
+        return self.data.get(key) is not None
+
+    def _get(self, key: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
+        value = self.data.get(key)
+        value = default if value is None else value
+        if type(value) not in kinds:
+            raise self.error(key, f"must be {wanted}" if key in self else "is missing")
+        return value
+
+    def error(self, key: str, reason: str) -> ModelError:
+        return ModelError(
+            f"{key} in {self._where} {reason}: the head is incomplete or damaged, fetch or train it again"
+        )
+
+    def integer(self, key: str, most: int, default: int | None = None, least: int = 0) -> int:
+        number: int = self._get(key, default, (int,), "a whole number")
+        if key in self and not least <= number <= most:
+            raise self.error(key, f"must be from {least:,} to {most:,}")
+        return number
+
+    def number(self, key: str, least: float, most: float, default: float | None = None) -> float:
+        number = self._get(key, default, (int, float), "a number")
+        if not least <= number <= most:
+            raise self.error(key, f"must be from {least:g} to {most:g}")
+        return float(number)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._get(key, default, (str,), "a text"))
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        return bool(self._get(key, default, (bool,), "true or false"))
+
+    def integers(self, key: str, most: int, least: int = 0) -> tuple[int, ...]:
+        found = self._get(key, [], (list,), "a list of whole numbers")
+        return tuple(Entries({key: value}, self._where).integer(key, most, least=least) for value in found)
+
+    def texts(self, key: str) -> list[str]:
+        return [*filter(lambda value: isinstance(value, str), self._get(key, [], (list,), "a list of texts"))]
+
+    def part(self, key: str) -> Entries:
+        return Entries(self._get(key, {}, (dict,), "an object"), f"{key} in {self._where}")
+
+    def parts(self, key: str) -> list[Entries]:
+        found = self._get(key, [], (list,), "a list of objects")
+        return [Entries(value, f"{key} in {self._where}") for value in found]

@@ -1,0 +1,278 @@
+"""A head's folder with one thing wrong opens and drafts without an exception, or is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gguf_files import write_llama
+from head_layouts import (
+    HeadReference,
+    ReferenceTarget,
+    load_reference,
+    write_layout,
+    write_safetensors,
+    zlab_config,
+)
+from paceline.backends.toy import ToyTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import (
+    draft_source,
+    make_drafter,
+    open_confidence,
+    open_head,
+    open_parallel_draft,
+)
+from paceline.drafter_table import HEADS
+from paceline.drafters.none import NoDrafter
+from paceline.heads.confidence import NAMES, Confidence
+from paceline.heads.config import ExitFacts
+from paceline.heads.files import CONFIG, read_safetensors
+from paceline.heads.target import sample_tokens
+from paceline.heads.writing import write_head
+from paceline.speculative.errors import PacelineError
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.interface import FixedPolicy
+from paceline.speculative.request import GenerationRequest
+from tiny_heads import tiny_config, tiny_weights, toy
+
+V, SEED, SAMPLE_SIZE, PROMPT = 6, 7, 50, [1, 2, 3, 1, 2]
+RAW = {"@huge": "1" * 400, "@inf": "1e999", "@nan": "NaN", "@deep": "[" * 100_000 + "]" * 100_000}
+BAD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    7,
+    10**12,
+    1.5,
+    -1e300,
+    "x",
+    "",
+    "\ud800",
+    "a\0b",
+    [],
+    {},
+    [[]],
+    [-9],
+    *RAW,
+)
+Mutation = Callable[[Path], object]
+
+
+def own(kind: str) -> Callable[[Path], ToyTarget]:
+    def write(folder: Path) -> ToyTarget:
+        target = toy(V)
+        facts = {"exits": (ExitFacts(1.5), ExitFacts(0.7))} if kind == "exits" else {}
+        config = tiny_config(kind, target, V, **facts)
+        sample = target.token_embeddings(sample_tokens(V))
+        write_head(folder, config, tiny_weights(config), np.arange(V), sample, {})
+        return target
+
+    return write
+
+
+def published(
+    name: str, config: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> Callable[[Path], ToyTarget]:
+    def write(folder: Path) -> ToyTarget:
+        reference: HeadReference = load_reference(name)
+        write_layout(reference, folder, config=config(reference.config))
+        return (
+            ReferenceTarget(reference)
+            if "features" in reference.values
+            else ToyTarget(96, width=32, layers=6)
+        )
+
+    return write
+
+
+def parallel(folder: Path) -> ToyTarget:
+    write_llama(folder / "m.gguf")
+    target = {"name": "a toy", "model": "", "layers": 1, "hidden": 8, "vocab": 259}
+    config = {"paceline_head": "pard", "version": 1, "draft": "m.gguf", "mask_token_id": 3, "depth": 4}
+    (folder / CONFIG).write_text(json.dumps(config | {"target": target}))
+    return toy(259)
+
+
+def confidence(folder: Path) -> ToyTarget:
+    Confidence("toy:", "x", tuple(0.5 for _ in NAMES)).write(folder, {"kind": "confidence"})
+    return toy(V)
+
+
+LAYOUTS: dict[str, Callable[[Path], ToyTarget]] = {
+    **{kind: own(kind) for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo")},
+    "eagle of its authors": published("eagle"),
+    "eagle3 of its authors": published("eagle3_safeailab"),
+    "medusa of its authors": published("medusa_two_blocks"),
+    "kangaroo of its authors": published("kangaroo"),
+    "speculators' eagle3": published("eagle3_norm_before_fc"),
+    "speculators' dflash": published("dflash_sliding"),
+    "speculators' dspark": published("dspark_gated"),
+    "dflash of its authors": published("dflash_full_vocabulary", zlab_config),
+    "pard": parallel,
+    "confidence": confidence,
+}
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all entries."""
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, inner in entries:
+        yield (*path, key)
+        yield from paths(inner, (*path, key))
+
+
+def changed_entry(path: tuple[Any, ...], *value: Any) -> Mutation:
+    """Replace an entry of config.json; delete it without a value."""
+
+    def change(folder: Path) -> None:
+        data = json.loads((folder / CONFIG).read_text())
+        inner = data
+        for key in path[:-1]:
+            inner = inner[key]
+        if value:
+            inner[path[-1]] = value[0]
+        else:
+            del inner[path[-1]]
+        text = json.dumps(data)
+        for name, raw in RAW.items():
+            text = text.replace(json.dumps(name), raw)
+        (folder / CONFIG).write_text(text)
+
+    return change
+
+
+TENSOR_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "flat": lambda it: it.ravel(),
+    "one number": lambda it: it.ravel()[0].reshape(()),
+    "deeper": lambda it: it[None],
+    "turned": lambda it: it.T.copy(),
+    "shorter": lambda it: it[:-1],
+    "empty": lambda it: it[:0],
+    "longer": lambda it: np.concatenate([it, it]),
+    "narrower": lambda it: it[..., :-1].copy(),
+    "whole": lambda it: it.astype(np.int64),
+    "truth": lambda it: it.astype(np.bool_),
+    "float": lambda it: it.astype(np.float32) - 0.5,
+}
+
+
+def changed_tensor(file: str, name: str, change: str) -> Mutation:
+    def write(folder: Path) -> None:
+        tensors = read_safetensors(folder / file)
+        tensor = tensors.pop(name)
+        if change in TENSOR_CHANGES:
+            tensors[name] = TENSOR_CHANGES[change](tensor)
+        elif change == "renamed":
+            tensors[f"{name}x"] = tensor
+        write_safetensors(folder / file, tensors, "F32")
+
+    return write
+
+
+def changed_bytes(file: str, change: Callable[[bytes], bytes]) -> Mutation:
+    return lambda folder: (folder / file).write_bytes(change((folder / file).read_bytes()))
+
+
+def removed(file: str) -> Mutation:
+    return lambda folder: (folder / file).unlink()
+
+
+def mutations(folder: Path) -> list[tuple[str, Mutation]]:
+    config = json.loads((folder / CONFIG).read_text())
+    found: list[tuple[str, Mutation]] = []
+    for path in paths(config):
+        found.append((f"without {path}", changed_entry(path)))
+        found += [(f"{path} = {value!r}", changed_entry(path, value)) for value in BAD]
+    for file in folder.glob("*.safetensors"):
+        changes = (*TENSOR_CHANGES, "dropped", "renamed")
+        found += [
+            (f"{file.name}: {name} {change}", changed_tensor(file.name, name, change))
+            for name in read_safetensors(file)
+            for change in changes
+        ]
+    damages: list[tuple[str, Callable[[bytes], bytes]]] = [
+        *((f"cut at {n}", lambda data, n=n: data[:n]) for n in (0, 1, 7, 8, 9, 40, -1)),
+        ("garbled", lambda data: data.replace(b'"', b"'")),
+        ("with a long header", lambda data: b"\xff" * 5 + b"\0\0\0" + data),
+    ]
+    for name in [path.name for path in folder.iterdir() if path.suffix != ".gguf"]:
+        found += [(f"{name} {what}", changed_bytes(name, damage)) for what, damage in damages]
+        found.append((f"{name} gone", removed(name)))
+    return found
+
+
+def text_with(folder: Path, target: ToyTarget) -> list[int] | None:
+    """Open a draft as the program does, and return a greedy text; None for a folder that is no draft."""
+    _, scores = open_confidence(folder)
+    if scores is not None:
+        assert np.isfinite(scores.probability(np.array([0.7, 0.3]), 2, 0.5))
+        return None
+    source = draft_source(folder)
+    kind = next((kind for kind, name in HEADS.items() if name == source), "")
+    if not kind:
+        return None
+    draft: Any = open_parallel_draft(folder, target, {}) or open_head(folder, target)
+    drafting = Drafting((kind,), cross_vocab="off")
+    if kind == "pard":
+        from paceline.drafters.pard import PardDrafter
+
+        drafter: Any = PardDrafter(draft)
+    else:
+        drafter, _ = make_drafter(drafting, target, draft)
+    out = text(target, drafter)
+    drafter.close()
+    return out
+
+
+def text(target: ToyTarget, drafter: Any) -> list[int]:
+    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=8, ignore_eos=True))
+    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(4, 8, 2)), [request])]
+    request.close()
+    return [token for step in steps for token in step.tokens]
+
+
+def check_mutations(layout: str, folder: Path, sample: int | None) -> None:
+    (original := folder / "original").mkdir()
+    target = LAYOUTS[layout](original)
+    plain = text(target, NoDrafter())
+    assert text_with(original, target) == (None if layout == "confidence" else plain)
+    found = mutations(original)
+    chosen = found if sample is None else random.Random(SEED).sample(found, min(sample, len(found)))
+    outcomes = set[bool | str]()
+    for name, mutate in chosen:
+        shutil.copytree(original, mutated := folder / "mutated")
+        mutate(mutated)
+        try:
+            outcomes.add(text_with(mutated, target) in (plain, None))
+        except PacelineError as error:
+            outcomes.add(str(mutated) in str(error) or "its first" in str(error) or name)
+        except Exception as error:
+            pytest.fail(f"{name}: {type(error).__name__}: {error}")
+        shutil.rmtree(mutated)
+    assert outcomes == {True}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_mutated_head_drafts_or_is_refused(layout: str, tmp_path: Path) -> None:
+    check_mutations(layout, tmp_path, SAMPLE_SIZE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_mutation_drafts_or_is_refused(layout: str, tmp_path: Path) -> None:
+    check_mutations(layout, tmp_path, None)
