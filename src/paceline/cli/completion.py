@@ -121,10 +121,7 @@ class Completion:
         """Stream one generation until its end or Ctrl-C. Return its record."""
         sources, length, request = list[str](), 0, self._request
         prefill = PrefillProgress(self._interrupts)
-        with (
-            closing(prefill),
-            self._llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream,
-        ):
+        with closing(prefill), self._llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
             self._interrupts.defer_first()
             try:
                 for piece in until_interrupted(stream, self._interrupts):

@@ -79,13 +79,7 @@ def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
 @contextmanager
 def download_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Draw a bar for each file on stderr; without a terminal, print a line as it begins."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from paceline.cli.progress import bars
 

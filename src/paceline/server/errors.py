@@ -12,13 +12,7 @@ from starlette.exceptions import HTTPException
 
 from paceline.server.responses import Json, openai_error
 from paceline.server.service import QueueFullError
-from paceline.speculative.errors import (
-    ClosingError,
-    ContextError,
-    ModelError,
-    TooSlowError,
-    UsageError,
-)
+from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
 from paceline.speculative.printable import printable, truncated
 
 MODEL_FAILED = "the model has failed at this request; the server's log says why"
