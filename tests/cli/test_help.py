@@ -60,15 +60,6 @@ def options_of(name: str) -> list[str]:
     return [param.opts[-1] for param in group.commands[name].params if param.opts[0].startswith("-")]  # type: ignore[attr-defined]
 
 
-def test_help_all_of_run_groups_its_options(capsys: Capture) -> None:
-    lines = help_of(capsys, "run", option="--help-all")
-    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    names = "Examples: Prompt: Models: Generation: Sampling: Grammar: Drafting: Output: Options:"
-    assert " ".join(headings) == names
-    assert "  -n, --n-predict N  Most tokens to generate.  [default: 256; x>=1]" in lines
-    assert "  --top-p X              Top-p (nucleus) sampling; 1: off.  [default: 1]" in lines
-
-
 @pytest.mark.parametrize("args", [[], ["zoo"]])
 def test_without_a_command_the_help_goes_to_stderr_with_code_2(capsys: Capture, args: list[str]) -> None:
     done = command(capsys, *args)

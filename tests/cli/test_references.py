@@ -12,7 +12,6 @@ from paceline.cli import output
 from paceline.cli.references import resolve_models, resolved
 from paceline.models import zoo
 from paceline.models.stores.hub_cache import repo_folder
-from paceline.speculative.errors import UsageError
 from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
@@ -70,19 +69,3 @@ def test_verbose_is_an_option_of_every_command(args: list[str], monkeypatch: pyt
     rest = output.take_verbose(args)
     assert output.verbose == ("--" not in args)
     assert rest == (args if "--" in args else ["run"])
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("user/other:Q4_K_M", "is not on this machine: paceline pull hf.co/user/other:Q4_K_M"),
-        ("ollama:none", "`ollama pull none:latest`"),
-        ("nonsense", "nonsense: no such file, and no name of a model"),
-    ],
-)
-def test_what_is_not_here_is_refused(
-    cached: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
-) -> None:
-    monkeypatch.setenv("OLLAMA_MODELS", str(cached.parent))
-    with pytest.raises(UsageError, match=words):
-        resolved(name)

@@ -77,13 +77,6 @@ def test_what_cannot_be_replayed_is_refused(capsys: Capture, args: list[Any], wo
     replay(capsys, *args).refused(2, *words)
 
 
-def test_the_model_is_named_as_everywhere(capsys: Capture) -> None:
-    named = command(capsys, "replay", TEXTS, "-m", "zoo:target", "--json").json
-    set_ = command(capsys, "replay", TEXTS, "--json", PACELINE_MODEL="zoo:target").json
-    assert named == set_
-    assert named["tokenizer"] == zoo.target_path().name
-
-
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     play = lane.MethodReplay.play
     played: list[Any] = []

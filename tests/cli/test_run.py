@@ -118,14 +118,6 @@ def test_compare_prints_both_texts_then_a_table_of_80_columns(capsys: Capture, t
     assert max(map(len, lines)) <= 80
 
 
-def test_sampled_drafts_are_said_to_draw_another_text(capsys: Capture, target: Path, draft: Path) -> None:
-    sampled = ("--temp", "1", "--draft-temp", "1", "--seed", "0")
-    done = run(capsys, target, "-md", draft, *PROMPT, *sampled, "--compare", "--json")
-    assert (done.code, done.json["identical"]) == (0, False)
-    assert "difference" not in done.json
-    assert done.json["verdict"] == "no: sampled drafts draw another text from the same distribution"
-
-
 def accept_everything(
     tree: DraftTree, out: ForwardOutput, sampling: Sampling, history: list[int], rng: Rng, *how: Any
 ) -> Verdict:

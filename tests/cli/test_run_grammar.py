@@ -63,21 +63,3 @@ def test_a_text_cut_short_is_said_to_be(capsys: Capture, target: Path) -> None:
     assert run(capsys, target, *request).err.count("\n") == 1
     assert run(capsys, target, "ab", "--regex", "[0-9]+", "-n", "5").err.count("\n") == 1
     assert "complete" not in run(capsys, target, "ab", "-n", "5", "--json").json
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["-j", '{"type": '], "the JSON schema is not JSON: Expecting value: line 1 column 10"),
-        (["-jf", "{odd}/missing.json"], "missing.json: cannot be read (No such file or directory)"),
-        (["-jf", "{odd}/any.json", "-j", "{}"], "more than one JSON schema: give it as text (-j) or as a"),
-        (["-j", "{}", "--regex", "a"], "a text can follow only one of them"),
-        (["--regex", "a", "--ignore-eos"], "a grammar says where the text ends: it cannot be combined with"),
-        (["-m", "missing.gguf", "--regex", "("], "unclosed group"),  # before a model is loaded
-    ],
-)
-def test_a_grammar_that_cannot_be_followed_is_refused(
-    capsys: Capture, target: Path, tmp_path: Path, args: list[str], words: str
-) -> None:
-    given = [arg.replace("{odd}", str(tmp_path)) for arg in args]
-    run(capsys, target, "hi", *given, "--json").refused(2, words)

@@ -79,26 +79,6 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
     return command(capsys, "serve", *args)
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("--port", "65536"), "'--port'"),
-        (("--timeout", "nan"), "--timeout: Input should be"),
-        (("--body-limit", "inf"), "--body-limit: Input should be"),
-        (("--temp", "-1"), "temperature"),
-        (("--trusted-proxy", "nginx"), "the trusted proxy nginx"),
-        (("--shutdown-timeout", "-1"), "--shutdown-timeout: Input should be greater"),
-        (("--api-key", "two words"), "an API key must be printable ASCII"),
-        (("--api-key-file", "/nowhere"), "/nowhere"),
-        (("--host", "nowhere.invalid", "--api-key", "k"), "cannot listen on nowhere.invalid"),
-    ],
-)
-def test_what_cannot_be_served_is_told_before_a_model_is_loaded(
-    args: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refused(capsys, "-m", "/nowhere.gguf", *args).refused(2, words)
-
-
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -98,10 +98,6 @@ def test_a_number_that_is_none_is_refused(capsys: Capture, asked: Asked, replica
     assert asked == []
 
 
-def test_any_free_port_is_refused(capsys: Capture, asked: Asked) -> None:
-    serve(capsys, "--replicas", "1", "--port", "0").refused(2, "--port 0", "name a port")
-
-
 def test_without_ray_it_says_what_to_install(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     serve(capsys, "--replicas", "1").refused(1, "ray", "paceline[ray]")

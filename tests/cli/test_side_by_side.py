@@ -3,7 +3,6 @@ leave nothing for long."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
@@ -63,21 +62,6 @@ def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) 
     (said,) = [done.json for done in ends if done.json["sources"] == shown["sources"]]
     assert said == shown
     assert {path.stat().st_mode & 0o077 for path in home.rglob("*")} == {0}
-
-
-def test_benches_of_one_history_are_all_kept(
-    models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    suite, history = tmp_path / "suite.jsonl", tmp_path / "bench.jsonl"
-    suite.write_text(json.dumps({"id": "a", "category": "one", "prompt": "ab ab ab", "max_tokens": 6}) + "\n")
-    bench = ("bench", "-m", models / "target.gguf", "--methods", "lookup", "--suite", suite, "--rounds", "1",
-             "--cache-type", "f32", "-fa", "off", "--history", history, "--json")  # fmt: skip
-    ends = together([bench] * 3, PACELINE_HOME=str(tmp_path_factory.mktemp("home")))
-    assert [(done.code, done.err) for done in ends] == [(0, "")] * 3
-    assert sorted(done.json["run"] for done in ends) == [1, 2, 3]
-    assert names(tmp_path) == ["bench.jsonl", "suite.jsonl"]
-    listed = json.loads(program("bench", "list", "--history", history, "--json").out)
-    assert [(run["id"], run["status"]) for run in listed] == [(n, "done") for n in (3, 2, 1)]
 
 
 def writing(folder: Path, *more: str) -> subprocess.Popen[bytes]:

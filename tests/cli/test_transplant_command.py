@@ -33,32 +33,6 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return draft, write_llama(tmp_path / "target.gguf", extra_tokens=("cd",), vocab_only=True)
 
 
-@pytest.mark.parametrize(
-    ("args", "complaint"),
-    [
-        (["kept.gguf"], "kept.gguf exists: choose another name, or overwrite it with --force"),
-        (["DRAFT", "--force"], "is what it would be made from: choose another name"),
-        (["out.gguf", "--vocab-of", "DRAFT"], "already: use it as it is"),
-    ],
-)
-def test_what_cannot_work_is_refused_and_leaves_the_disk_alone(
-    capsys: Capture,
-    foreign_draft: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    args: list[str],
-    complaint: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("kept.gguf").write_bytes(b"precious")
-    before = foreign_draft.read_bytes()
-    given = [str(foreign_draft) if arg == "DRAFT" else arg for arg in args]
-    transplanted(capsys, foreign_draft, "--vocab-of", zoo.target_path(), "-o", *given).refused(2, complaint)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept.gguf"]
-    assert Path("kept.gguf").read_bytes() == b"precious"
-    assert foreign_draft.read_bytes() == before
-
-
 def test_force_overwrites_and_json_holds_what_was_made(
     capsys: Capture, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

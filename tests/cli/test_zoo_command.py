@@ -46,28 +46,3 @@ def test_inflate_prints_the_path_of_a_file_that_runs(capsys: Capture, tmp_path: 
     assert done.err.endswith(f"M parameters, {out.stat().st_size / 1e6:,.0f} MB\n")
     record = command(capsys, "run", "-m", out, "-t", "1", "-n", "4", "--json", "def add(a, b):\n").json
     assert record["n_tokens"] == 4
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (["kept.gguf"], 2, "kept.gguf exists"),
-        (["out.gguf", "--params", "lots"], 2, "--params lots: write a number of parameters such as 200M"),
-        (["out.gguf", "--params", "1M"], 2, "cannot make a model of 1,000,000 parameters"),
-        (["out.gguf", "--params", "30M", "--type", "Q3_K"], 2, "Q3_K"),
-        (["out.gguf", "-m", "missing.gguf"], 1, "missing.gguf"),
-    ],
-)
-def test_an_inflation_that_cannot_work_is_refused_and_leaves_the_disk_alone(
-    capsys: Capture,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    args: list[str],
-    code: int,
-    words: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("kept.gguf").write_bytes(b"precious")
-    command(capsys, "zoo", "inflate", *args).refused(code, words)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept.gguf"]
-    assert Path("kept.gguf").read_bytes() == b"precious"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -328,26 +326,3 @@ def test_the_live_throughput_is_that_of_the_passes_and_zero_when_idle(toy: LLM) 
     assert live.state()["tokens_per_second"] == 5.0
     now += IDLE_SECONDS
     assert live.state()["tokens_per_second"] == 0.0
-
-
-def test_outputs_can_be_iterated_asynchronously(toy: LLM) -> None:
-    async def text(service: ServingEngine, request: GenerationRequest, most: int = 99) -> str:
-        parts = list[str]()
-        async with aclosing(service.generate(request)) as outputs:
-            async for output in outputs:
-                parts.append(output.text)
-                if len(parts) == most:
-                    break
-        return "".join(parts)
-
-    async def both(service: ServingEngine) -> tuple[str, str]:
-        return await asyncio.gather(text(service, ask()), text(service, ask(max_tokens=50), most=1))
-
-    with ServingEngine(toy) as service:
-        whole, begun = asyncio.run(both(service))
-        (answer,) = submit(service, ask())
-        assert whole == answer.text
-        assert 0 < len(begun) < 50
-        until(lambda: idle(service))  # leaving the iteration has cancelled the other request
-        with pytest.raises(UsageError, match="tokens"):
-            asyncio.run(text(service, ask(prompt=[1] * 10_000)))

@@ -1,8 +1,7 @@
 """The command line. Data goes to stdout, everything else to stderr.
 
 Exit codes: 0 success; 1 runtime error; 2 usage; 3 not lossless, or (check) the draft does not fit;
-129 SIGHUP; 130 Ctrl-C; 141 stdout closed; 143 SIGTERM.
-"""
+129 SIGHUP; 130 Ctrl-C; 141 stdout closed; 143 SIGTERM."""
 
 from __future__ import annotations
 

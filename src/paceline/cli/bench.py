@@ -23,10 +23,9 @@ from paceline.cli.groups import (
 from paceline.cli.help import GroupedCommand, GroupedGroup
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_json, print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import NotLosslessError, PeerError, UsageError
-from paceline.speculative.validation import read_number
 
 if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
@@ -44,7 +43,7 @@ PLAN_OPTIONS = OptionGroup(option_table(
     ("suite", str, "", "--suite", "NAME",
      "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. "
      "Default: real for a model with a chat template, else toy."),
-    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE", "tiny or full. Default: by the model."),
+    ("size", Literal["", "tiny", "full"], "", "--size", "SIZE", "tiny or full. Default: by the model."),
     ("minutes", float, 5.0, "--minutes", "N", "Time for all items. Takes as many as fit; 0: all."),
     ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
     ("items", int, 0, "--items", "N", "Number of items; 0: by time."),
@@ -93,8 +92,7 @@ def bench(
     By default it takes as many items as fit into five minutes; --full takes all.
 
     Every method must first repeat plain output; a method that does not shows no speed. The table goes to
-    stdout, everything else to stderr. Exit code 3: a method was not lossless.
-    """
+    stdout, everything else to stderr. Exit code 3: a method was not lossless."""
     if context.invoked_subcommand is not None:
         # Options that come from the environment are no error.
         sources = (str(context.get_parameter_source(name)) for name in context.params)
@@ -109,7 +107,6 @@ def bench(
     full, rounds, peers = plan.pop("full"), plan["rounds"], tuple(peers["peer"] or ())
     plan |= {
         "methods": plan["methods"] or default_methods(models, full=full),
-        "size": plan["size"] or "",
         "minutes": 0 if full or plan["items"] else plan["minutes"],
         "rounds": rounds if rounds is not None else FULL_ROUNDS if full else 1,
         "ignore_eos": not plan.pop("stop_at_eos"),
@@ -153,10 +150,7 @@ def _run(
             return progress(work, interrupts)
 
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
-    if as_json:
-        print_json(record.as_dict())
-    else:
-        write(record.as_dict(), sys.stdout)
+    print_record(record.as_dict(), as_json, write)
     return outcome(record)
 
 
@@ -205,12 +199,8 @@ def resume(
     """Go on with an interrupted run; its measurements are kept."""
     from paceline.bench.bench import BenchPlan
 
-    try:
-        number = None if which == "last" else read_number(int, which)
-    except ValueError:
-        raise UsageError(f"run {which!r}: give the number of an interrupted run, or last") from None
     runs = _open_history(history)
-    stored = runs.run("last" if number is None else number)
+    stored = runs.run(which)
     if stored["status"] == "done":
         raise UsageError(f"run {stored['id']} is complete: there is nothing left to measure")
     return _run(BenchPlan.read(stored["plan"]), runs, stored["id"], as_json)

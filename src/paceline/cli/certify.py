@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from paceline.cli.groups import (
 )
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import option
-from paceline.cli.output import print_json
+from paceline.cli.output import print_record
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_prompts
 from paceline.speculative.errors import NotLosslessError, UsageError
@@ -56,8 +55,7 @@ def certify(
     Four checks: greedy output token for token; sampled output against the target's distribution, with every
     sampler unless some are named; the KV cache after rejections; log-probabilities. Drafts are those of
     `paceline run` with the same options.
-    Exit code 0: certified; 3: not certified.
-    """
+    Exit code 0: certified; 3: not certified."""
     if draft is not None and draft.strip() == "none":
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
     if models["lossy"] or models["role"] == "speed":
@@ -71,7 +69,7 @@ def certify(
     from paceline.bench.provenance import provenance
     from paceline.cli.progress import progress
     from paceline.loading import load
-    from paceline.report.certificate import lines
+    from paceline.report.certificate import write
     from paceline.speculative.sampling import Sampling
 
     if sampling != Sampling():
@@ -86,10 +84,7 @@ def certify(
         with progress(work(llm, plan), interrupts) as tick:
             record = run_checks(llm, plan, tick)
         record["provenance"] = provenance(llm, asdict(plan))
-    if as_json:
-        print_json(record)
-    else:
-        sys.stdout.write("\n".join(lines(record)) + "\n")
+    print_record(record, as_json, write)
     if record["defects"]:
         raise NotLosslessError(f"not certified: {', '.join(record['defects'])}; --json has every figure")
     return 0

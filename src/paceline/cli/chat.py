@@ -43,8 +43,7 @@ def chat(
 
     On a terminal lines can be edited, and /help lists the commands. From a pipe each line is a turn, and only
     answers go to stdout. Temperature, top-k, top-p and min-p come from the model's file, else they are 0.8,
-    40, 0.95 and 0.05; --temp 0 is greedy.
-    """
+    40, 0.95 and 0.05; --temp 0 is greedy."""
     initial_messages = first_messages(system, messages)
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or DEFAULT_MODEL})

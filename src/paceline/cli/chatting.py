@@ -51,8 +51,7 @@ class ChatLoop:
 
     request: arguments of LLM.stream, without the prompt and the sampling; each turn increments the seed.
     early: notes Ctrl-C before an answer has begun.
-    interactive: Ctrl-C stops an answer, not the chat.
-    """
+    interactive: Ctrl-C stops an answer, not the chat."""
 
     def __init__(
         self,
@@ -122,11 +121,11 @@ class ChatLoop:
                     )
                 generation = self._decode(prompt, interrupts)
         except BaseException:
-            conversation.remove_last_message()
+            conversation.messages.pop()
             raise
         self._last = as_record(generation)
         if not generation.tokens:
-            conversation.remove_last_message()
+            conversation.messages.pop()
             note("stopped before the first word: your message was removed")
             return True
         conversation.add_answer(prompt, generation)

@@ -35,8 +35,7 @@ class Completion:
     Raises UsageError if the recorder's file is of another vocabulary.
 
     request: arguments of LLM.stream, without the prompt and the sampling.
-    chat: use the model's chat template.
-    """
+    chat: use the model's chat template."""
 
     def __init__(
         self,

@@ -17,16 +17,8 @@ if TYPE_CHECKING:
     from paceline.request_handle import Generation
 
 Message = dict[str, str]
-MessagesFile = Annotated[
-    Path | None,
-    option(
-        PROMPT,
-        "--messages",
-        "FILE",
-        "Begin with a JSON list of messages. Each has a role and content.",
-        env=False,
-    ),
-]
+MESSAGES = "Begin with a JSON list of messages. Each has a role and content."
+MessagesFile = Annotated[Path | None, option(PROMPT, "--messages", "FILE", MESSAGES, env=False)]
 SystemPrompt = Annotated[
     str | None, option(PROMPT, "--system", "TEXT", "A system prompt: how the model is to answer.")
 ]
@@ -81,8 +73,7 @@ def write_messages(file: Path, messages: list[Message]) -> None:
 class Conversation:
     """A conversation with a model.
 
-    messages: all messages, the system prompt first, also those that no longer fit the context.
-    """
+    messages: all messages, the system prompt first, also those that no longer fit the context."""
 
     def __init__(self, llm: LLM, messages: Sequence[Message] = ()) -> None:
         self._llm = llm
@@ -106,10 +97,6 @@ class Conversation:
     def tokens(self) -> int:
         """The number of tokens of the last turn, in the context."""
         return sum(map(len, self._last_turn))
-
-    def remove_last_message(self) -> None:
-        """Remove a user message that has no answer."""
-        self.messages.pop()
 
     def add_answer(self, prompt: Sequence[int], generation: Generation) -> None:
         """Add an answer to a prompt."""

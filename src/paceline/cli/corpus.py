@@ -23,17 +23,10 @@ from paceline.speculative.printable import count
 if TYPE_CHECKING:
     from paceline.storage.corpora import Corpus
 
-app = typer.Typer(rich_markup_mode=None, short_help="Build and list corpora to draft from.")
+app = options.command_group("Build and list corpora to draft from.")
 Name = Annotated[str, argument("NAME", "The corpus's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 SOURCES = "Sources"
-
-
-@app.callback(invoke_without_command=True)
-def _options(context: typer.Context) -> None:
-    """Corpora: text, code and past answers, for the drafters ngram and datastore."""
-    options.require_command(context)
-
 
 SOURCE_OPTIONS = OptionGroup(option_table(
     SOURCES,
@@ -64,8 +57,7 @@ def build(
     """Build a corpus from files, directories and logs. It replaces one of the same name and tokenizer.
 
     Options that name a path or a pattern may be repeated. Logs are chats in OpenAI's format, or recorded
-    requests with a text, a completion or tokens. An older corpus stays until the new one is complete.
-    """
+    requests with a text, a completion or tokens. An older corpus stays until the new one is complete."""
     paths, logs = [*(sources["paths"] or []), *(more or [])], sources["logs"] or []
     if not (paths or logs):
         raise UsageError("nothing to build from: name files or directories (--from) or logs (--from-log)")

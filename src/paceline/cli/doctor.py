@@ -7,10 +7,10 @@ from typing import Any
 
 from paceline.cli import options
 from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, OptionGroup, option_table, with_option_groups
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_json, print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
-from paceline.speculative.validation import read_number
+from paceline.speculative.validation import read_numbers
 
 MEASURING = "Measuring"
 MEASURING_OPTIONS = OptionGroup(option_table(
@@ -30,8 +30,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     """Show the hardware, the cost of a pass by its number of tokens, and the reasons why drafts would lose.
 
     Drafts are verified in such passes: the table shows the acceptance rate from which they pay. The costs are
-    stored, and drafting decides by them.
-    """
+    stored, and drafting decides by them."""
     seconds, rows = measuring["seconds"], measuring["rows"]
     if not 0.0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}: must be above 0")
@@ -56,10 +55,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
         else:
             doctor_machine.show(hardware)
         raise
-    if as_json:
-        print_json(record)
-    else:
-        doctor_machine.write(record)
+    print_record(record, as_json, doctor_machine.write)
     if record["stored"]:
         roles = " and ".join(record["stored"])
         print_note(f"{roles}: as measured before and updated by use; --refresh measures anew")
@@ -68,10 +64,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:
     """Return the sorted numbers of a comma-separated list. Raises UsageError."""
-    try:
-        values = tuple(sorted({read_number(int, part) for part in text.split(",")}))
-    except ValueError:
-        values = ()
-    if not values or values[0] < 1:
+    values = read_numbers(int, flag, text)
+    if min(values, default=0) < 1:
         raise UsageError(f"{flag} {text}: write whole numbers of at least 1, such as 1,2,4,8")
-    return values
+    return tuple(sorted(set(values)))

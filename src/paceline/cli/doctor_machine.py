@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import IO, Any
 
 from paceline.api import LLM
 from paceline.backends import registry
@@ -97,8 +97,8 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     }
 
 
-def write(record: Mapping[str, Any]) -> None:
-    """Print the costs and the diagnosis."""
-    costs_report.write(record, sys.stdout)
-    sys.stdout.write("\n")
-    hardware_report.diagnosis(record["diagnosis"], sys.stdout)
+def write(record: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the costs and the diagnosis."""
+    costs_report.write(record, file)
+    file.write("\n")
+    hardware_report.diagnosis(record["diagnosis"], file)

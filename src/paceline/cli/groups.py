@@ -13,6 +13,7 @@ from paceline.cli import options
 from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
 from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import print_note
+from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
@@ -29,8 +30,7 @@ class OptionGroup:
     """Options that a command takes as one value.
 
     parameters: the options, as typer reads them.
-    make: combines their values, which it gets by name.
-    """
+    make: combines their values, which it gets by name."""
 
     parameters: Sequence[inspect.Parameter]
     make: Callable[..., Any] = dict
@@ -71,8 +71,7 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
     """Return the parameters of a table of options.
 
     rows: name, type, default, option names, metavar, help and, for some, the minimum and the maximum.
-    env: True if the environment can set the options; flags can always be set.
-    """
+    env: True if the environment can set the options; flags can always be set."""
     return [
         keyword_option(
             name,
@@ -215,28 +214,23 @@ DRAFTING_OPTIONS = OptionGroup(
 )  # fmt: skip
 
 
-def _history_settings(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
-    """Return the corpora and past answers for `load` to draft from."""
+def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
     return {"corpora": tuple(corpora or ()), "remember": remember}
 
 
+REMEMBER = ("remember", bool, False, "--remember", "", "Store answers, and draft from them.")
 MEMORY_OPTIONS = OptionGroup(
-    [
-        keyword_option("corpora", None, options.Corpora),
-        *option_table(
-            DRAFTING,
-            ("remember", bool, False, "--remember", "", "Store answers, and draft from them."),
-        ),
-    ],
-    _history_settings,
-)  # fmt: skip
+    [keyword_option("corpora", None, options.Corpora), *option_table(DRAFTING, REMEMBER)], _memory
+)
 
 
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
     """Return the options of a grammar for a request. Raises UsageError for an unusable file."""
-    from paceline.cli.texts import read_schema
-
-    return {"json_schema": read_schema(json_schema, json_schema_file), "regex": regex}
+    if json_schema_file is not None:
+        if json_schema is not None:
+            raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
+        json_schema = read_text(json_schema_file)
+    return {"json_schema": json_schema, "regex": regex}
 
 
 GRAMMAR_OPTIONS = OptionGroup(
@@ -259,13 +253,8 @@ def _recorder(*, record: Path | None) -> Recorder | None:
     return Recorder(record, lambda value: print_note(f"paceline: {value}"))
 
 
-RECORD_OPTIONS = OptionGroup(
-    option_table(
-        OUTPUT,
-        ("record", Path | None, None, "--record", "FILE", "Append requests and answers to a file."),
-    ),
-    _recorder,
-)  # fmt: skip
+RECORD = ("record", Path | None, None, "--record", "FILE", "Append requests and answers to a file.")
+RECORD_OPTIONS = OptionGroup(option_table(OUTPUT, RECORD), _recorder)
 
 
 def parse_bias(entries: list[str]) -> dict[int, float]:

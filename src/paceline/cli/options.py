@@ -50,8 +50,7 @@ def option(
 
     names: the names, such as "-n --n-predict".
     env: True if the long name's environment variable sets the option, too.
-    minimum, maximum: the smallest and the largest number accepted.
-    """
+    minimum, maximum: the smallest and the largest number accepted."""
     return typer.Option(
         *names.split(),
         envvar=variable(names.split()[-1]) if env else None,
@@ -129,3 +128,10 @@ def require_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(2)
+
+
+def command_group(help: str) -> typer.Typer:  # noqa: A002
+    """Return a command that only has subcommands."""
+    return typer.Typer(
+        rich_markup_mode=None, callback=require_command, invoke_without_command=True, help=help
+    )

@@ -6,8 +6,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
@@ -40,6 +40,14 @@ def with_typed_names(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: with_typed_names(item) for key, item in value.items()}
     return [with_typed_names(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def print_record(record: Any, as_json: bool, write: Callable[[Any, IO[str]], object]) -> None:
+    """Print a record on stdout: as JSON, or as `write` does for people."""
+    if as_json:
+        print_json(record)
+    else:
+        write(with_typed_names(record), sys.stdout)
 
 
 def print_json(record: Any) -> None:

@@ -13,7 +13,7 @@ from paceline.cli import options
 from paceline.cli.groups import LLAMA_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, option
-from paceline.cli.output import print_json, print_note, with_typed_names
+from paceline.cli.output import print_json, print_note, print_record, with_typed_names
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 
@@ -199,26 +199,21 @@ def check(
     """Check whether a draft model fits a target, and print the reasons and advice.
 
     Only headers of GGUF files are read, or config.json and tokenizer.json of a folder; for a draft head the
-    target is loaded. Exit code 3: it does not fit.
-    """
+    target is loaded. Exit code 3: it does not fit."""
     from paceline.cli.references import resolved
     from paceline.drafter_factory import draft_source
     from paceline.drafter_table import DRAFT
     from paceline.models.compatibility.check import compare
     from paceline.models.headers.header import read_model_facts
     from paceline.models.names import model_path
+    from paceline.report.compatibility import write
 
     target_path, draft_path = resolved(target), resolved(draft)
     if (kind := draft_source(draft_path)) != DRAFT:
         return _check_head(target_path, draft_path, kind, as_json)
     target_facts, draft_facts = (read_model_facts(model_path(path)) for path in (target_path, draft_path))
     compatibility = compare(target_facts, draft_facts)
-    if as_json:
-        print_json(compatibility.as_dict())
-    else:
-        from paceline.report.compatibility import write
-
-        write(with_typed_names(compatibility.as_dict()), sys.stdout)
+    print_record(compatibility.as_dict(), as_json, write)
     return 0 if compatibility.usable else 3
 
 

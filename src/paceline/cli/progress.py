@@ -77,8 +77,7 @@ def progress(
 
     The function raises KeyboardInterrupt after Ctrl-C; with at_end, so does the end of the context.
 
-    work: the number of steps of each kind, or UNKNOWN.
-    """
+    work: the number of steps of each kind, or UNKNOWN."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bars(*columns) as drawing:
         tasks = {

@@ -29,8 +29,7 @@ def pull(
     The default quantisation is Q4_K_M, or Q8_0; a colon and a name choose another one, or a file. The same
     command resumes an interrupted download. The HF_ variables are obeyed.
 
-    The files, their sizes and hashes are printed, also for any other name that -m takes.
-    """
+    The files, their sizes and hashes are printed, also for any other name that -m takes."""
     from paceline.models.resolve import local_files
     from paceline.models.stores.reference import HUB, parse
     from paceline.system.identity import file_fingerprint

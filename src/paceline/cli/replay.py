@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from paceline.cli import options
 from paceline.cli.groups import DRAFTING_OPTIONS, OptionGroup, model_options, option_table, with_option_groups
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import argument
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
@@ -57,8 +56,7 @@ def replay(
     Each recorded token stands for the target's choice. -m names the model that was recorded: its vocabulary
     and stored costs are read, not its weights. Requests are played in order: drafters learn from
     earlier requests of the same file, as on a server. Without known costs of the target's passes there is
-    no speed.
-    """
+    no speed."""
     models = resolve_models(models)
     tokenizer = None if models["target"] is None else Path(models["target"])
     if corpora and tokenizer is None:
@@ -110,10 +108,7 @@ def replay(
             "limit": limit,
             **replaying.as_dict(),
         }
-    if as_json:
-        print_json(record)
-    else:
-        tables.write(record, sys.stdout)
+    print_record(record, as_json, tables.write)
     return INTERRUPTED if interrupts.pressed else 0
 
 

@@ -87,8 +87,7 @@ def run(
 ) -> int:
     """Complete a prompt with lossless drafting, and stream the text.
 
-    The text goes to stdout, everything else to stderr.
-    """
+    The text goes to stdout, everything else to stderr."""
     compare, logprobs = output.pop("compare"), output.pop("logprobs")
     if compare and draft is not None and draft.strip() == "none":
         raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")

@@ -95,8 +95,7 @@ def serve(
 ) -> int:
     """Serve a model over HTTP with OpenAI's API: chats, completions, tools and JSON, with lossless drafting.
 
-    http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end.
-    """
+    http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end."""
     given = {"rest": rest, "draft": draft, "corpora": corpora, **address, **settings, **sampling}
     engine, host, port = (address[name] for name in ("engine", "host", "port"))
 

@@ -57,13 +57,6 @@ def read_prompts(file: Path) -> list[str]:
     return prompts
 
 
-def read_schema(schema: str | None, file: Path | None) -> str | None:
-    """Return the JSON schema of -j or -jf. Raises UsageError."""
-    if schema is not None and file is not None:
-        raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
-    return schema if file is None else read_text(file)
-
-
 def decode(data: bytes, where: str, limit: int | None = None) -> str:
     """Return UTF-8 text without a byte order mark. Raises UsageError for more than `limit` bytes."""
     if len(data) > (MAX_TEXT_BYTES if limit is None else limit):

@@ -19,6 +19,10 @@ from paceline.cli.references import resolve_models
 
 DATA, TRAINING = "Data", "Training"
 Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "pard", "confidence"]
+KINDS = (
+    "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), "
+    "pard (a Llama that drafts several tokens in a pass) or confidence (for -md)."
+)
 DATA_OPTIONS = OptionGroup(option_table(
     DATA,
     ("data", list[Path] | None, None, "--data", "FILE",
@@ -57,15 +61,7 @@ TRAINING_OPTIONS = OptionGroup(option_table(
 @with_option_groups(models=LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
 def train(
     *,
-    kind: Annotated[
-        Kind,
-        argument(
-            "KIND",
-            "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), pard "
-            "(a Llama that drafts several tokens in a pass) or "
-            "confidence (for -md).",
-        ),
-    ],
+    kind: Annotated[Kind, argument("KIND", KINDS)],
     models: Any,
     data: Any,
     training: Any,
@@ -76,8 +72,7 @@ def train(
 
     The model answers the prompts, its hidden states are computed, and the head learns from both. The best
     head by acceptance length on held-out prompts stays in the folder. The same command goes on after Ctrl-C
-    or a kill. It needs PyTorch: pip install 'paceline[hf]'.
-    """
+    or a kill. It needs PyTorch: pip install 'paceline[hf]'."""
     from paceline.loading import load
     from paceline.prepare.training.plan import make_plan, require_torch
     from paceline.prepare.training.prompts import read_prompts

@@ -29,8 +29,7 @@ def transplant(
 
     The row of each token combines the rows of the draft's tokens that spell it; a shared token keeps its row.
     All other weights stay. Only the target's vocabulary is read. The path of the complete file goes to
-    stdout. A little training improves the draft (docs/transplant.md).
-    """
+    stdout. A little training improves the draft (docs/transplant.md)."""
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
     from paceline.prepare.transplant import Transplant

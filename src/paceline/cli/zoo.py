@@ -17,14 +17,8 @@ from paceline.cli.output import print_json, print_note
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
-app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate models that come with packages.")
+app = options.command_group("List, find and inflate models that come with packages.")
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
-
-
-@app.callback(invoke_without_command=True)
-def _options(context: typer.Context) -> None:
-    """Models that come with packages: list, find and inflate them."""
-    options.require_command(context)
 
 
 @app.command("list", cls=GroupedCommand)
@@ -72,8 +66,7 @@ def inflate(
     """Write a larger model with the output of a small model, to measure speed at realistic cost.
 
     The additional weights do not change the output. Tokenizer and chat template are copied. The source may be
-    of any type, without biases and experts. The path of the complete file goes to stdout.
-    """
+    of any type, without biases and experts. The path of the complete file goes to stdout."""
     from paceline.cli.progress import STEPS, by_share, progress
     from paceline.models import zoo
     from paceline.models.zoo.inflate import inflate as write

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from paceline.speculative.printable import count
 
 MAX_DIFFERENCES = 3  # prompts whose first difference is shown
 MAX_TOKEN_CHARACTERS = 20
+
+
+def write(record: Mapping[str, Any], file: IO[str]) -> None:
+    file.writelines(f"{line}\n" for line in lines(record))
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:

@@ -28,12 +28,10 @@ def blocks(record: Record) -> list[Block]:
     out = []
     for depth, curve in curves(record["target"]).items():
         token = None if draft is None else draft.seconds(1, depth)
-        if record["doubts"]:  # no conclusions from these times
-            out.append(short_table("target", curve, depth))
-        else:
-            out.append(table(curve, depth, token))
+        # From doubtful times nothing is concluded.
+        out.append(table("target", curve, depth, token, break_evens=not record["doubts"]))
     if draft is not None:
-        out += [short_table("draft model", curve, depth) for depth, curve in curves(record["draft"]).items()]
+        out += [table("draft model", curve, depth) for depth, curve in curves(record["draft"]).items()]
     return out
 
 
@@ -70,29 +68,20 @@ def curves(cost: Record) -> dict[int, Curve]:
     }
 
 
-def table(curve: Curve, depth: int, token: float | None) -> Block:
-    """Return the table of one curve. token: seconds of a draft model's token."""
+def table(
+    role: str, curve: Curve, depth: int, token: float | None = None, *, break_evens: bool = False
+) -> Block:
+    """Return the table of one curve. token: seconds of a draft model's token, for its own break-even."""
     plain, longest = curve[0][1], max(seconds for _, seconds in curve)
-    columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven"]
+    columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven", "with\ndraft"]
+    n_columns = 4 if not break_evens else 6 if token is None else 7
     rows = []
     for n, seconds in curve:
         row = [f"{n:4}", bar(seconds, longest), milliseconds(seconds, plain), f"{seconds / plain:.2f}"]
         row += [milliseconds(seconds / n, plain), format_break_even(seconds / plain, n)]
-        if token is not None:
-            row.append(format_break_even((seconds + (n - 1) * token) / plain, n))
-        rows.append(tuple(row))
-    if token is not None:
-        columns.append("with\ndraft")
-    return Block(f"target, after {depth:,} tokens", tuple(columns), tuple(rows), 2)
-
-
-def short_table(role: str, curve: Curve, depth: int) -> Block:
-    plain, longest = curve[0][1], max(seconds for _, seconds in curve)
-    rows = [
-        (f"{n:4}", bar(seconds, longest), milliseconds(seconds, plain), f"{seconds / plain:.2f}")
-        for n, seconds in curve
-    ]
-    return Block(f"{role}, after {depth:,} tokens", ("rows", "", "ms", "relative"), tuple(rows), 2)
+        row.append(format_break_even((seconds + (n - 1) * (token or 0.0)) / plain, n))
+        rows.append(tuple(row[:n_columns]))
+    return Block(f"{role}, after {depth:,} tokens", tuple(columns[:n_columns]), tuple(rows), 2)
 
 
 def format_break_even(ratio: float, rows: int) -> str:

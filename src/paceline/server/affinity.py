@@ -2,8 +2,7 @@
 
 That replica has the conversation's prefix in its KV cache, and its drafters have learned from its answers.
 Ray Serve's ConsistentHashRouter reads a header and never the body. This ASGI middleware runs before it, in
-Ray's proxies, and adds the header to a chat that has none.
-"""
+Ray's proxies, and adds the header to a chat that has none."""
 
 from __future__ import annotations
 

@@ -81,16 +81,12 @@ def listen_on(bound: socket.socket) -> None:
         raise UsageError(f"port {bound.getsockname()[1]}: {error.strerror}; choose with --port") from error
 
 
-def is_not_cancellation(record: logging.LogRecord) -> bool:
-    """Return false for a response that the end of the process has cancelled, which is no error."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
-
-
 def configure_logging(as_json: bool, quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     line = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(JsonFormatter() if as_json else line)
-    handler.addFilter(is_not_cancellation)
+    # A response that the end of the process cancels is no error.
+    handler.addFilter(lambda it: not (it.exc_info and isinstance(it.exc_info[1], asyncio.CancelledError)))
     for name in ("paceline.server", "paceline.text", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -1,7 +1,6 @@
 """Prometheus metrics: vLLM's names with the prefix `paceline:`, and again with `vllm:`.
 
-`vllm bench serve` and many dashboards read lines that begin with `vllm:spec_decode`.
-"""
+`vllm bench serve` and many dashboards read lines that begin with `vllm:spec_decode`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The server as a Ray Serve deployment: replicas, each a process with its model and its server.
 
 Ray starts, watches and replaces replicas, and routes requests to them; app.py and service.py answer them.
-Tested with Ray 2.60.
-"""
+Tested with Ray 2.60."""
 
 from __future__ import annotations
 

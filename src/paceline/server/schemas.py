@@ -4,8 +4,7 @@ Unknown fields are refused, and so are OpenAI's fields that this server does not
 would be worse than an error. Messages may have further fields, for the chat template. Fields that change
 nothing in an answer (`user`, `store`) are ignored, and null counts as left out.
 
-Validation of a list ends at its first error: the errors of a million items would fill the memory.
-"""
+Validation of a list ends at its first error: the errors of a million items would fill the memory."""
 
 from __future__ import annotations
 

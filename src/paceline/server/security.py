@@ -1,7 +1,6 @@
 """Checks before a request is read: the API key, the host, and the size and speed of the body.
 
-A plain ASGI middleware. It reads the whole body within the limits, and passes it on in one piece.
-"""
+A plain ASGI middleware. It reads the whole body within the limits, and passes it on in one piece."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The server's engine: one thread that decodes for many clients, with limits and metrics.
 
 Other threads send it commands through a queue, and get outputs by callbacks. It runs the commands between two
-passes, so that requests join and leave at any pass.
-"""
+passes, so that requests join and leave at any pass."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -180,18 +179,6 @@ class ServingEngine:
             loop.call_soon_threadsafe(outputs.put_nowait, (index, output))
 
         return self.submit(requests, deliver), outputs
-
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[StepOutput, None]:
-        """Yield the outputs of one request; leaving the iteration cancels it. Raises the request's error."""
-        (handle,), outputs = self.submit_async([request])
-        try:
-            while not (output := (await outputs.get())[1]).finish:
-                yield output
-            if output.finish.error is not None:
-                raise output.finish.error
-            yield output
-        finally:
-            self.cancel(handle)
 
     def cancel(self, handle: RequestHandle) -> None:
         """End a request without any further output. It may have ended already."""

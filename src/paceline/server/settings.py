@@ -25,8 +25,7 @@ class ServerSettings(ServerLimits):
     alias: names of the model that requests may use.
     replicas: "4", or "2..8" for autoscaling.
     num_cpus, num_gpus: resources that each replica reserves; by default it has a thread for each CPU.
-    release: any text. A change of it replaces the replicas when the application is deployed again.
-    """
+    release: any text. A change of it replaces the replicas when the application is deployed again."""
 
     load: dict[str, Any] = Field(default_factory=dict)
     alias: list[str] = Field(default_factory=list)

@@ -31,6 +31,15 @@ def read_number(kind: Callable[[str], N], text: str) -> N:
     raise ValueError("no number, or too long")
 
 
+def read_numbers(kind: Callable[[str], N], name: str, text: str) -> tuple[N, ...]:
+    """Return the numbers of a list like "2,4", which may be empty. Raises UsageError."""
+    try:
+        return tuple(read_number(kind, part) for part in text.split(",")) if text else ()
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise UsageError(f"{name} {text}: write {what} with commas between them, such as 2,4") from None
+
+
 def invalid(name: str, value: Any, wanted: str) -> UsageError:
     """Return the error to raise."""
     try:
