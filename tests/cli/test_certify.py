@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import broken
@@ -19,6 +20,10 @@ from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench.certify import certificate
 from paceline.cli.texts import read_prompts
 from paceline.models import zoo
+from paceline.speculative.interfaces import ForwardOutput
+from paceline.speculative.loop import ActiveRequest
+from paceline.speculative.sampling import logprob
+from paceline.speculative.stats import Logprob
 
 Capture = pytest.CaptureFixture[str]
 # With F16 rounding is worse than such short texts can tell.
@@ -196,6 +201,21 @@ def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_
     assert defects(certify(capsys, *pair, "--p-min", "0", "--json")) == ["greedy", "sampled"]
     done = certify(capsys, *pair, "--p-min", "0")
     assert done.out.splitlines()[-1] == "NOT CERTIFIED: greedy, sampled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken_logprob", [None, np.nan])
+def test_log_probabilities_of_another_row_or_that_are_no_numbers_are_a_defect(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, broken_logprob: float | None
+) -> None:
+    def wrong(request: ActiveRequest, out: ForwardOutput, path: Sequence[int], tokens: Sequence[int]) -> Any:
+        first_row = (logprob(out.logits(0), token, 0) for token in tokens)
+        if broken_logprob is None:
+            return tuple(Logprob(*one) for one in first_row)
+        return tuple(Logprob(broken_logprob if i else -1.0, ()) for i, _ in enumerate(tokens))
+
+    monkeypatch.setattr("paceline.speculative.loop.token_logprobs", wrong)
+    assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 
 @pytest.mark.slow

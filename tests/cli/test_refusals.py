@@ -211,6 +211,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
         ("chat --temp nan", "temperature"),
         ("bench --corpus nothing", "no corpus"),
         ("bench --suite nothing", "unknown suite"),
+        ("bench --record none/t.jsonl", "cannot be written"),
         ("bench --methods lookup:n_draft=\u0663", "n_draft"),
         ("certify --prompts nothing", "cannot be read"),
         ("certify --draft none", "nothing to certify"),

@@ -19,6 +19,7 @@ import pytest
 
 from command_line import Done, command, start
 from paceline.cli.serve import read_keys
+from paceline.server import listen
 from paceline.speculative.errors import UsageError
 from real_model import smollm2
 from serving import LONG, until
@@ -85,18 +86,14 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
         refused(capsys, "-m", "/nowhere.gguf", "--port", str(port)).refused(2, f"port {port}", "--port")
 
 
-@pytest.mark.slow
 def test_two_that_begin_at_once_on_one_port() -> None:
     """Both can have it until one of them listens."""
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
-        listens = "import paceline.server.listen as l; bind = l.bind; import socket, threading\n"
-        listens += f"first = l.bind('127.0.0.1', {port}); second = l.bind('127.0.0.1', {port})\n"
-        listens += "l.listen_on(first); l.listen_on(second)"
-        done = subprocess.run([sys.executable, "-c", listens], capture_output=True, timeout=LONG, check=False)
-    assert f"UsageError: port {port}: Address already in use; choose with --port" in done.stderr.decode()
+    with listen.bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with listen.bind("127.0.0.1", port) as second:
+            listen.listen_on(first)
+            with pytest.raises(UsageError, match=f"port {port}: Address already in use; choose with --port"):
+                listen.listen_on(second)
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "prometheus_client"])

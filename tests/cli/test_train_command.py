@@ -57,11 +57,7 @@ def test_a_trained_head_drafts(capsys: Capture, data: Path, tmp_path: Path) -> N
 
 
 def test_bad_settings_are_refused(capsys: Capture, data: Path, tmp_path: Path) -> None:
-    for options, message in (
-        (("--tv", "2"), "--tv"),
-        (("--lr", "0"), "--lr"),
-        (("-o", data), "is a file"),
-    ):
+    for options, message in ((("--tv", "2"), "--tv"), (("--lr", "0"), "--lr"), (("-o", data), "is a file")):
         done = command(capsys, "train", "medusa", "-m", TOY, "--data", data, "-o", tmp_path / "x", *options)
         assert done.code != 0
         assert message in done.err

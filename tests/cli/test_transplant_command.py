@@ -33,6 +33,17 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return draft, write_llama(tmp_path / "target.gguf", extra_tokens=("cd",), vocab_only=True)
 
 
+def test_what_cannot_work_is_refused_and_leaves_the_disk_alone(
+    capsys: Capture, foreign_draft: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "kept.gguf"
+    out.write_bytes(b"precious")
+    given = (foreign_draft, "-o", out, "--vocab-of")
+    transplanted(capsys, *given, zoo.target_path()).refused(2, "kept.gguf exists: choose another name")
+    transplanted(capsys, *given, foreign_draft, "--force").refused(2, "already: use it as it is")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]
+
+
 def test_force_overwrites_and_json_holds_what_was_made(
     capsys: Capture, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -38,6 +38,17 @@ def test_path_prints_where_a_model_is(capsys: Capture) -> None:
     command(capsys, "zoo", "path", "best").refused(2, words)
 
 
+def test_an_inflation_that_cannot_work_is_refused_and_leaves_the_disk_alone(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    kept, new = tmp_path / "kept.gguf", tmp_path / "new.gguf"
+    kept.write_bytes(b"precious")
+    command(capsys, "zoo", "inflate", kept).refused(2, "kept.gguf exists")
+    words = "--params lots: write a number of parameters such as 200M"
+    command(capsys, "zoo", "inflate", new, "--params", "lots").refused(2, words)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]
+
+
 @pytest.mark.slow
 def test_inflate_prints_the_path_of_a_file_that_runs(capsys: Capture, tmp_path: Path) -> None:
     out = tmp_path / "30m.gguf"

@@ -70,9 +70,9 @@ class History:
                 out[line["run"]] |= line
         return list(out.values())[::-1]
 
-    def run(self, which: str) -> dict[str, Any]:
+    def run(self, which: int | str) -> dict[str, Any]:
         runs = self.runs()
-        stored = next((run for run in runs if which in ("last", str(run["id"]))), None)
+        stored = next((run for run in runs if str(which) in ("last", str(run["id"]))), None)
         if stored is None:
             raise UsageError(f"the bench history {self.path} has no run {which}: it has {len(runs)}")
         return stored

@@ -116,7 +116,6 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
     """Return every smaller model, and fewer experts of a mixture, with the compatibility."""
     from paceline.doctor.draft_advice import DraftCandidate, fewer_experts
     from paceline.models.compatibility.check import compare_all
-    from paceline.models.headers.facts import ATTENTION
     from paceline.models.headers.header import read_model_facts
 
     smaller = [it for it in inventory.models if it.facts.format == "gguf" and it.facts.size < target.size]
@@ -131,11 +130,6 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
                     continue
             except (ModelError, OSError) as error:  # the file has changed
                 note(f"{reference}: {error}")
-                continue
-            if draft.memory != ATTENTION:
-                note(
-                    f"{reference}: is left out: it is {draft.memory}, and its state cannot be rolled back yet"
-                )
                 continue
             drafts.append((replace(draft, tokenizer=None), reference))
             yield draft

@@ -77,8 +77,12 @@ def train(
     from paceline.prepare.training.plan import make_plan, require_torch
     from paceline.prepare.training.prompts import read_prompts
 
-    if kind != "confidence":
+    train_kind: Callable[..., dict[str, Any]]
+    if kind == "confidence":  # alone needs no PyTorch
+        from paceline.prepare.training.confidence import train_confidence as train_kind
+    else:
         require_torch()
+        from paceline.prepare.training.train import train_head as train_kind
     files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
     sessions = data.pop("sessions")
     target, models = models.get("target"), resolve_models(models)
@@ -87,7 +91,7 @@ def train(
     with plan.lock(), Interrupts() as interrupts, load(**models, sessions=sessions) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:
-            card = trainer_of(kind)(llm, prompts, plan, report, print_note)
+            card = train_kind(llm, prompts, plan, report, print_note)
     if as_json:
         print_json(card)
         return
@@ -103,17 +107,6 @@ def train(
     given = ["-m", target] if target else []
     print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given, '-md', card['path']])}")
     typer.echo(card["path"])
-
-
-def trainer_of(kind: str) -> Callable[..., dict[str, Any]]:
-    """Return the function that trains a kind. Only networks need torch."""
-    if kind == "confidence":
-        from paceline.prepare.training.confidence import train_confidence
-
-        return train_confidence
-    from paceline.prepare.training.train import train_head
-
-    return train_head
 
 
 @contextmanager

@@ -125,9 +125,7 @@ def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
 
 
 def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
-    """Write the statistics of several drafters.
-
-    Steps with a call, with a verified draft, and with an accepted token; drafted and accepted tokens."""
+    """Write each drafter's steps (called, verified, accepted) and tokens (drafted, accepted)."""
     if len(stats["by_source"]) < 2:
         return
     names = ("tried", "proposed", "right", "drafted", "accepted")

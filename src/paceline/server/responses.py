@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from paceline.api import LLM
@@ -140,10 +141,8 @@ class ResponseBuilder:
             ]
             return {"content": content, "refusal": None}
         texts = [self._text(token) for token in tokens]
-        offsets = []
-        for text in texts:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(text)
+        offsets = list(accumulate(map(len, texts), initial=self._offsets[index]))
+        self._offsets[index] = offsets.pop()
         return {
             "tokens": texts,
             "token_logprobs": [finite_logprob(logprob.logprob) for logprob in logprobs],
