@@ -24,21 +24,23 @@ def chat(home: Path, *args: str) -> Terminal:
     return Terminal([*PROGRAM, "chat", *plain, *args], environment(PACELINE_HOME=str(home)))
 
 
+def at_prompt(terminal: Terminal, keys: str) -> None:
+    """Press keys once the prompt is there; before that, Ctrl-D ends nothing."""
+    terminal.expect(READY)
+    terminal.write(keys)
+
+
 def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     with chat(tmp_path / "home", "--system", "You like to talk.") as terminal:
-        terminal.expect(READY)
-        terminal.write("Tell me a long story about a ship." + ENTER)
+        at_prompt(terminal, "Tell me a long story about a ship." + ENTER)
         terminal.expect(r"ship\.\r+\n\w+ \w+ \w+")
         terminal.write(CTRL_C)
-        terminal.expect(READY)
-        terminal.write("/stats" + ENTER)
+        at_prompt(terminal, "/stats" + ENTER)
         assert "turns: 1, " in terminal.expect("tokens of context")
-        terminal.expect(READY)
-        terminal.write(f"/save {file}{ENTER}")
+        at_prompt(terminal, f"/save {file}{ENTER}")
         terminal.expect("3 messages written")
-        terminal.expect(READY)
-        terminal.write(CTRL_D)
+        at_prompt(terminal, CTRL_D)
         assert terminal.ended() == 0
     system, user, assistant = json.loads(file.read_text())
     assert (system["role"], user["content"]) == ("system", "Tell me a long story about a ship.")
@@ -48,11 +50,9 @@ def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> No
 def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: Path) -> None:
     home, file = tmp_path / "home", tmp_path / "said.json"
     with chat(home, "-n", "4") as terminal:
-        terminal.expect(READY)
-        terminal.write(f'"""one{ENTER}two"""{ENTER}')
+        at_prompt(terminal, f'"""one{ENTER}two"""{ENTER}')
         terminal.expect(r"cut after 4 tokens")
-        terminal.expect(READY)
-        terminal.write("never said")
+        at_prompt(terminal, "never said")
         terminal.expect("never said")
         time.sleep(0.5)  # Python's readline loses a signal that comes between the echo and its select
         terminal.write(CTRL_C)
@@ -60,20 +60,16 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
         terminal.expect(READY)
         terminal.write(f"ax\x7fb{ENTER}")  # a key deletes
         terminal.expect(r"cut after 4 tokens")
-        terminal.expect(READY)
-        terminal.write(f"/save {file}{ENTER}")
+        at_prompt(terminal, f"/save {file}{ENTER}")
         terminal.expect("4 messages written")
-        terminal.expect(READY)
-        terminal.write("/clear" + ENTER)
+        at_prompt(terminal, "/clear" + ENTER)
         terminal.expect("history cleared")
         terminal.expect(READY)
         terminal.write("\x1b[A" * 3 + ENTER)  # three lines up: what was said before /save
         terminal.expect(r"cut after 4 tokens")
-        terminal.expect(READY)
-        terminal.write("/stats" + ENTER)
+        at_prompt(terminal, "/stats" + ENTER)
         terminal.expect("turns: 1, ")
-        terminal.expect(READY)
-        terminal.write("/bye" + ENTER)
+        at_prompt(terminal, "/bye" + ENTER)
         assert terminal.ended() == 0
     assert [load["content"] for load in json.loads(file.read_text())[::2]] == ["one\ntwo", "ab"]
     history = home / "chat_history"
@@ -83,14 +79,11 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
 
 def test_ctrl_c_while_the_prompt_is_read_takes_the_message_back(tmp_path: Path) -> None:
     with chat(tmp_path / "home") as terminal:
-        terminal.expect(READY)
-        terminal.write('"""' + "".join(f"line {n} of many{ENTER}" for n in range(60)) + f'"""{ENTER}')
+        at_prompt(terminal, '"""' + "".join(f"line {n} of many{ENTER}" for n in range(60)) + f'"""{ENTER}')
         terminal.expect("reading the prompt: 0 of ")
         terminal.write(CTRL_C)
         terminal.expect("stopped before the first word: your message was removed")
-        terminal.expect(READY)
-        terminal.write("/stats" + ENTER)
+        at_prompt(terminal, "/stats" + ENTER)
         terminal.expect("turns: 0, 0 of 1,024 tokens of context")
-        terminal.expect(READY)  # before that, Ctrl-D ends nothing
-        terminal.write(CTRL_D)
+        at_prompt(terminal, CTRL_D)
         assert terminal.ended() == 0

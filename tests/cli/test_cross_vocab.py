@@ -13,9 +13,7 @@ Capture = pytest.CaptureFixture[str]
 PROMPT = ("def read_table(path):\n    ", "-n", "40", "--ignore-eos", "-t", "1", "--draft", "model")
 
 
-@pytest.mark.parametrize(
-    ("mode", "chosen"), [("slem", "slem"), ("tli", "tli"), ("auto", "slem")], ids=["slem", "tli", "auto"]
-)
+@pytest.mark.parametrize(("mode", "chosen"), [("slem", "slem"), ("tli", "tli"), ("auto", "slem")])
 def test_compare_finds_the_output_unchanged(
     capsys: Capture, foreign_draft: Path, mode: str, chosen: str
 ) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import broken
 from command_line import command, run
 from paceline.bench import text_comparison as judge
 from paceline.bench.text_comparison import Difference
-from paceline.speculative.interfaces import ForwardOutput
-from paceline.speculative.sampling import Rng, Sampling
-from paceline.speculative.tree import DraftTree
-from paceline.speculative.verify import Verdict, verify
 
 Capture = pytest.CaptureFixture[str]
+ACCEPTING = broken.judged_by(broken.everything)
 CLASSIC = ["--draft", "lookup,model"]  # drafters that draft whatever passes cost
 PROMPT = ("ab ab ab ab", "-n", "24", "--ignore-eos")
 
@@ -118,18 +115,10 @@ def test_compare_prints_both_texts_then_a_table_of_80_columns(capsys: Capture, t
     assert max(map(len, lines)) <= 80
 
 
-def accept_everything(
-    tree: DraftTree, out: ForwardOutput, sampling: Sampling, history: list[int], rng: Rng, *how: Any
-) -> Verdict:
-    """Accept every drafted token, which verification must never do."""
-    right = verify(tree, out, sampling, history, rng, *how)
-    return Verdict(tuple(range(len(tree))), right.token)
-
-
 def test_output_that_differs_beyond_noise_fails_with_code_3(
     capsys: Capture, target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.speculative.loop.verify", accept_everything)
+    monkeypatch.setattr("paceline.speculative.loop.verify", ACCEPTING)
     done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 3
     assert "output identical: NO: not from token " in done.out
@@ -147,7 +136,7 @@ def test_output_that_differs_beyond_noise_fails_with_code_3(
 def test_output_that_differs_at_a_near_tie_passes_and_says_so(
     capsys: Capture, target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.speculative.loop.verify", accept_everything)
+    monkeypatch.setattr("paceline.speculative.loop.verify", ACCEPTING)
     monkeypatch.setattr(judge, "explain", lambda *_: Difference(0, 1e-6, 1e-5))
     done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 0

@@ -92,12 +92,6 @@ def test_paths_are_said_from_the_root(
     assert loading["draft"] is None
 
 
-@pytest.mark.parametrize("replicas", ["0", "three", "4..2"])
-def test_a_number_that_is_none_is_refused(capsys: Capture, asked: Asked, replicas: str) -> None:
-    serve(capsys, "--replicas", replicas).refused(2, "--replicas", replicas, "4 or 2..8")
-    assert asked == []
-
-
 def test_without_ray_it_says_what_to_install(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     serve(capsys, "--replicas", "1").refused(1, "ray", "paceline[ray]")

@@ -51,9 +51,6 @@ def test_a_trained_head_drafts(capsys: Capture, data: Path, tmp_path: Path) -> N
     assert again.code == 0
     assert f"paceline run -m {TOY} -md {out}" in again.err
     assert str(out) in again.out
-    other = command(capsys, "train", "eagle3", *options, "--lr", "0.5")
-    assert other.code != 0
-    assert "has a run with another learning_rate" in other.err
 
 
 def test_bad_settings_are_refused(capsys: Capture, data: Path, tmp_path: Path) -> None:
