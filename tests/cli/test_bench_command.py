@@ -84,9 +84,7 @@ def test_json_has_a_result_for_each_system_and_category(capsys: Capture, args: t
     assert record["provenance"]["request"]["questions"]
 
 
-def test_no_history_writes_nothing_and_the_environment_names_a_history(
-    capsys: Capture, alone: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_history_writes_nothing(capsys: Capture, alone: tuple[str, ...], tmp_path: Path) -> None:
     at = alone.index("--history")
     nowhere = (*alone[:at], *alone[at + 2 :], "--json")
     other = tmp_path / "other" / "bench.jsonl"

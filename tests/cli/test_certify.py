@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,7 @@ def test_a_recurrent_model_is_certified_with_a_recurrent_draft(capsys: Capture, 
 
 
 @pytest.mark.slow
-def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
-    capsys: Capture, pair: tuple[str, ...]
-) -> None:
+def test_named_samplers_replace_the_default_ones(capsys: Capture, pair: tuple[str, ...]) -> None:
     record = certify(capsys, *pair, "--top-k", "7", "--logit-bias", "65=-inf", "--json").json
     sampling = record["provenance"]["request"]["sampling"]
     assert (sampling["temperature"], sampling["top_k"], sampling["typical_p"]) == (1.0, 7, 1.0)
@@ -155,17 +153,13 @@ def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
 def test_ctrl_c_ends_any_check_and_nothing_is_printed(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
-    def pressed(name: str, then: Callable[..., Any]) -> Callable[..., Any]:
-        def press(*args: Any, **named: Any) -> Any:
-            if name == check:
-                signal.raise_signal(signal.SIGINT)
-            return then(*args, **named)
+    run_check = getattr(certificate, f"check_{check}")
 
-        return press
+    def pressing(*args: Any, **named: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return run_check(*args, **named)
 
-    checks: Any = certificate
-    monkeypatch.setattr(checks, "check_greedy", pressed("greedy", checks.check_greedy))
-    monkeypatch.setattr(checks, "check_sampled", pressed("sampled", checks.check_sampled))
+    monkeypatch.setattr(certificate, f"check_{check}", pressing)
     closed: list[str] = []
     close = LlamaTarget.close
 

@@ -35,9 +35,7 @@ def saved(file: Path) -> list[dict[str, str]]:
     return messages
 
 
-def test_each_line_is_a_turn_and_stdout_gets_the_answers_alone(
-    capsys: Capture, model: Path, tmp_path: Path
-) -> None:
+def test_each_line_is_a_turn_and_stdout_has_answers(capsys: Capture, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     done = chat(capsys, model, f"one\n\ntwo\n/save {file}\n", "--system", "be kind")
     assert done.code == 0
@@ -48,9 +46,7 @@ def test_each_line_is_a_turn_and_stdout_gets_the_answers_alone(
     assert done.out == "".join(text + "\n" * (not text.endswith("\n")) for text in (said[2], said[4]))
 
 
-def test_the_second_answer_is_what_the_whole_conversation_asks_for(
-    capsys: Capture, model: Path, tmp_path: Path
-) -> None:
+def test_second_answer_continues_the_conversation(capsys: Capture, model: Path, tmp_path: Path) -> None:
     chat(capsys, model, f"one\ntwo\n/save {tmp_path / 'said.json'}\n")
     *asked, answer = saved(tmp_path / "said.json")
     (tmp_path / "asked.json").write_text(json.dumps(asked))
@@ -105,9 +101,7 @@ def test_statistics_and_sources_on_request(capsys: Capture, model: Path) -> None
     assert done.err.endswith("sources: not shown\n")
 
 
-def test_what_goes_wrong_in_a_turn_is_a_line_and_the_next_one_goes_on(
-    capsys: Capture, model: Path, tmp_path: Path
-) -> None:
+def test_failed_turn_is_one_line_and_the_next_goes_on(capsys: Capture, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     done = chat(capsys, model, f"/dance\n{'long ' * 40}\nhi\n/save {file}\n/bye\nnever\n", "-c", "96")
     assert done.code == 2
@@ -118,9 +112,7 @@ def test_what_goes_wrong_in_a_turn_is_a_line_and_the_next_one_goes_on(
     assert "no longer sees" not in done.err
 
 
-def test_a_full_context_drops_the_oldest_turns_and_says_so(
-    capsys: Capture, model: Path, tmp_path: Path
-) -> None:
+def test_full_context_drops_the_oldest_turns(capsys: Capture, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     typed = "".join(f"message number {n}\n" for n in range(6))
     done = chat(capsys, model, f"{typed}/save {file}\n", "-c", "160")
@@ -130,9 +122,7 @@ def test_a_full_context_drops_the_oldest_turns_and_says_so(
     assert len(saved(file)) == 12  # nothing is lost but from the model's sight
 
 
-def test_ctrl_c_ends_a_chat_with_nobody_there(
-    capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_a_piped_chat(capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     next_piece = Stream.__next__
 
     def pressing(stream: Stream) -> StepOutput:

@@ -75,9 +75,7 @@ def test_paths_may_be_given_in_every_way(capsys: Capture, home: Path, source: Pa
     assert (only.json["documents"], only.json["static"]) == (1, None)
 
 
-def test_list_is_a_table_and_a_damaged_corpus_does_not_hide_the_others(
-    capsys: Capture, home: Path, source: Path
-) -> None:
+def test_list_shows_damaged_corpora_with_the_others(capsys: Capture, home: Path, source: Path) -> None:
     for name in ("one", "two"):
         paceline(capsys, home, "build", name, "--from", source)
     (home / "corpora" / "two" / "manifest.json").write_text("{")
@@ -158,9 +156,7 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_build_that_was_killed_is_cleaned_up_two_days_later(
-    capsys: Capture, home: Path, source: Path
-) -> None:
+def test_killed_build_is_cleaned_up_two_days_later(capsys: Capture, home: Path, source: Path) -> None:
     """SIGKILL while the new corpus is half written."""
     paceline(capsys, home, "build", "mine", "--from", source)
     script = f"""

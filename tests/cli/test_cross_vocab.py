@@ -14,9 +14,7 @@ PROMPT = ("def read_table(path):\n    ", "-n", "40", "--ignore-eos", "-t", "1", 
 
 
 @pytest.mark.parametrize(("mode", "chosen"), [("slem", "slem"), ("tli", "tli"), ("auto", "slem")])
-def test_compare_finds_the_output_unchanged(
-    capsys: Capture, foreign_draft: Path, mode: str, chosen: str
-) -> None:
+def test_translated_drafts_are_lossless(capsys: Capture, foreign_draft: Path, mode: str, chosen: str) -> None:
     done = command(
         capsys, "run", "-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, *PROMPT,
         "--compare", "--json", "--p-min", "0.2",

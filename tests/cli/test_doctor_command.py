@@ -40,9 +40,7 @@ def test_which_kernels_are_active_or_why_none_are_is_one_line(
         assert f"\nkernels    none: {why}\n" in done.out
 
 
-def test_json_is_what_costs_are_read_from_with_where_it_came_from(
-    capsys: Capture, models: Path, tmp_path: Path
-) -> None:
+def test_json_holds_costs_and_their_provenance(capsys: Capture, models: Path, tmp_path: Path) -> None:
     record = doctor(capsys, models, tmp_path, *QUICK, "--seconds", "1", "--json", draft=True).json
     costs = DecodingCosts.read(record)
     assert costs.draft is not None
@@ -59,9 +57,7 @@ def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     assert read.as_dict() == costs.as_dict()
 
 
-def test_what_was_measured_with_as_much_effort_is_shown_again(
-    capsys: Capture, models: Path, tmp_path: Path
-) -> None:
+def test_sufficient_measurement_is_shown_again(capsys: Capture, models: Path, tmp_path: Path) -> None:
     first = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     done = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True)
     assert done.json["target"] == first["target"]
@@ -93,9 +89,7 @@ def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(
     command(capsys, "doctor", "-m", tmp_path / "none.gguf", *args).refused(2, *words)
 
 
-def test_the_machine_is_told_first_then_costs_then_what_is_wrong(
-    capsys: Capture, models: Path, tmp_path: Path
-) -> None:
+def test_machine_comes_before_costs_and_diagnosis(capsys: Capture, models: Path, tmp_path: Path) -> None:
     # Two seconds: for a busy machine, too.
     done = doctor(capsys, models, tmp_path, *QUICK, "--seconds", "2", draft=True)
     lines = done.out.splitlines()

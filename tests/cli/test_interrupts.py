@@ -161,9 +161,7 @@ HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("presses", "code"), [("SIGINT, SIGINT", 130), ("SIGTERM,", 143)])
-def test_the_cursor_is_shown_again_when_the_process_ends_in_the_middle_of_a_bar(
-    presses: str, code: int
-) -> None:
+def test_cursor_is_shown_again_when_the_process_ends_during_a_bar(presses: str, code: int) -> None:
     script = f"""
         import time
         from signal import SIGHUP, SIGINT, SIGTERM, raise_signal

@@ -64,8 +64,6 @@ def warning(taken: float, known: float = KNOWN) -> str:
 @pytest.mark.parametrize(
     ("taken", "known", "slow"), [(2.8, KNOWN, False), (8.0, KNOWN, True), (8.0, 0.001, False)]
 )
-def test_slow_passes_are_spoken_of_where_they_are_not_short_anyway(
-    taken: float, known: float, slow: bool
-) -> None:
+def test_slow_passes_are_reported_unless_short_anyway(taken: float, known: float, slow: bool) -> None:
     words = "passes took 8.0 times what they usually take here; paceline doctor tells why"
     assert warning(taken, known) == words * slow

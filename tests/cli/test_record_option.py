@@ -122,9 +122,7 @@ def bench(capsys: Capture, target: Path, folder: Path, *args: str | Path) -> Don
     return command(capsys, "bench", "-m", target, "--methods", "lookup", "--suite", suite, *exact, *args)
 
 
-def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
-    capsys: Capture, target: Path, file: Path
-) -> None:
+def test_bench_records_each_plain_answer_once_in_order(capsys: Capture, target: Path, file: Path) -> None:
     done = bench(capsys, target, file.parent, "--record", file)
     assert done.code == 0
     trace = read(file)

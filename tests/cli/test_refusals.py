@@ -85,9 +85,7 @@ def test_a_named_pipe_where_a_file_has_to_be_is_refused_and_holds_nobody_up(
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_layers_for_a_gpu_that_the_engine_cannot_use_stay_where_they_are(
-    capsys: Capture, target: Path
-) -> None:
+def test_gpu_layers_stay_on_the_cpu_without_a_gpu_build(capsys: Capture, target: Path) -> None:
     done = run(capsys, target, "hi", "-n", "2", "--draft", "none", "--json", "-ngl", "99")
     assert done.err.startswith("paceline: gpu_layers (-ngl) 99: the engine was built without a GPU")
     assert (done.err.count("\n"), done.json["n_tokens"]) == (1, 2)
@@ -116,9 +114,7 @@ def test_a_prompt_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     "args", [["-f", "/dev/zero"], ["hi", "-jf", "/dev/zero"], ["--messages", "/dev/zero"]]
 )
-def test_a_file_without_an_end_is_refused_before_it_fills_the_memory(
-    capsys: Capture, target: Path, args: list[str]
-) -> None:
+def test_endless_file_is_refused_before_memory_fills(capsys: Capture, target: Path, args: list[str]) -> None:
     words = "/dev/zero: has more than 64 MiB, which no model reads: shorten it"
     run(capsys, target, *args).refused(2, words)
 

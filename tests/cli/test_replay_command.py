@@ -150,9 +150,7 @@ def test_a_draft_model_drafts_along_the_record(capsys: Capture, curve: Path) -> 
     assert "\ndraft     paceline-draft.gguf\n" in replay(capsys, *args, *TOKENIZER).out
 
 
-def test_a_draft_model_of_another_vocabulary_is_refused(
-    capsys: Capture, models: Path, tmp_path: Path
-) -> None:
+def test_draft_of_another_vocabulary_is_refused(capsys: Capture, models: Path, tmp_path: Path) -> None:
     given = ("-t", "1", "--methods", "model")
     draft = models / "draft.gguf"
     replay(capsys, TOKENS, "-md", draft, *TOKENIZER, *given).refused(2, "the draft has another vocabulary")

@@ -23,9 +23,7 @@ def draft(models: Path) -> Path:
     return models / "draft.gguf"
 
 
-def test_json_is_one_object_with_text_tokens_figures_and_provenance(
-    capsys: Capture, target: Path, draft: Path
-) -> None:
+def test_json_has_text_tokens_figures_and_provenance(capsys: Capture, target: Path, draft: Path) -> None:
     done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--json", "--seed", "5")
     record = done.json
     assert (done.code, done.err) == (0, "")
@@ -56,9 +54,7 @@ def test_the_default_model_is_the_embedded_one_with_its_draft(capsys: Capture) -
     assert 0 <= policy["silent"] + policy["declined"] <= policy["steps"] == record["stats"]["steps"]
 
 
-def test_every_way_to_give_the_prompt_gives_the_same_text(
-    capsys: Capture, target: Path, tmp_path: Path
-) -> None:
+def test_every_prompt_source_gives_the_same_text(capsys: Capture, target: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("\ufeffhéllo\n")  # as Windows' editors save it
     rest = ("-n", "6", "--json")
@@ -68,9 +64,7 @@ def test_every_way_to_give_the_prompt_gives_the_same_text(
         assert run(capsys, target, *given, *rest, stdin=piped).json["tokens"] == tokens, given
 
 
-def test_without_a_seed_chance_draws_and_tells_how_to_draw_the_same_again(
-    capsys: Capture, target: Path
-) -> None:
+def test_random_seed_is_printed_and_reproduces_the_text(capsys: Capture, target: Path) -> None:
     drawn = ("ab ab", "-n", "24", "--ignore-eos", "--temp", "1.5")
     first, second = run(capsys, target, *drawn, "--json"), run(capsys, target, *drawn, "--json")
     assert first.json["text"] != second.json["text"]
@@ -143,9 +137,7 @@ def test_output_that_differs_at_a_near_tie_passes_and_says_so(
     assert "output identical: up to token 0, a near-tie: the two tokens' logits are 1e-06 apart" in done.out
 
 
-def test_sources_are_bracketed_where_there_are_no_colours_and_explained(
-    capsys: Capture, target: Path
-) -> None:
+def test_sources_are_bracketed_without_colours_and_explained(capsys: Capture, target: Path) -> None:
     text = run(capsys, target, *PROMPT, "--json").json["text"]
     done = run(capsys, target, "-md", target, "--draft", "model", *PROMPT, "--show-sources")
     assert done.code == 0

@@ -32,9 +32,7 @@ def test_a_template_is_used_by_default_and_verbose_tells(capsys: Capture, model:
     assert run(capsys, model, "hi", *FEW).err.startswith("cut after 4 tokens (-n N for more)\n")
 
 
-def test_a_system_prompt_and_messages_stand_before_the_prompt(
-    capsys: Capture, model: Path, tmp_path: Path
-) -> None:
+def test_system_prompt_and_messages_precede_the_prompt(capsys: Capture, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     file.write_text(json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]))
     done = run(capsys, model, "c", "--system", "s", "--messages", file, *FEW, "--json")

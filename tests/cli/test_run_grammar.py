@@ -23,9 +23,7 @@ SAMPLED = ["--temp", "1", "--seed", "4"]
 @pytest.mark.parametrize(
     "drafting", [["--width", "3"], ["--draft-temp", "1", *SAMPLED], ["--draft", "none", *SAMPLED]]
 )
-def test_the_text_satisfies_the_schema_however_it_is_drafted(
-    capsys: Capture, models: Path, drafting: list[str]
-) -> None:
+def test_any_drafting_satisfies_the_schema(capsys: Capture, models: Path, drafting: list[str]) -> None:
     draft = [] if "none" in drafting else ["-md", str(models / "draft.gguf")]
     done = run(capsys, models / "target.gguf", *draft, "ab", "-j", SCHEMA, *drafting, "--json")
     record = done.json
@@ -34,9 +32,7 @@ def test_the_text_satisfies_the_schema_however_it_is_drafted(
     assert record["provenance"]["request"]["json_schema"] == SCHEMA
 
 
-def test_a_schema_comes_from_a_file_or_the_environment_too(
-    capsys: Capture, target: Path, tmp_path: Path
-) -> None:
+def test_schema_comes_from_a_file_or_the_environment(capsys: Capture, target: Path, tmp_path: Path) -> None:
     typed = run(capsys, target, "ab", "--json-schema", SCHEMA).out
     (tmp_path / "schema.json").write_text(SCHEMA)
     assert run(capsys, target, "ab", "-jf", tmp_path / "schema.json").out == typed

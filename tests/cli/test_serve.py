@@ -104,9 +104,7 @@ def test_without_the_extra_it_says_what_to_install(
     refused(capsys, *TOY).refused(1, f"serving needs {missing}", "pip install 'paceline[serve]'")
 
 
-def test_keys_come_from_options_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_come_from_options_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "keys"
     file.write_text("one\n\n  two  \n")
     assert read_keys(["three"], file) == ["three", "one", "two"]

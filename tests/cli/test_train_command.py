@@ -62,9 +62,7 @@ def test_bad_settings_are_refused(capsys: Capture, data: Path, tmp_path: Path) -
     assert "no prompts to train on" in done.err
 
 
-def test_a_folder_that_another_run_has_or_that_has_a_model_is_refused(
-    capsys: Capture, data: Path, tmp_path: Path
-) -> None:
+def test_folder_in_use_or_with_a_model_is_refused(capsys: Capture, data: Path, tmp_path: Path) -> None:
     train = ("train", "medusa", "-m", TOY, "--data", data, *QUICK)
     with run_lock(tmp_path / "busy"):
         for folders in (

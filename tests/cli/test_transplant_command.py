@@ -17,9 +17,7 @@ def transplanted(capsys: Capture, *args: str | Path) -> Done:
     return command(capsys, "transplant", *args)
 
 
-def test_the_path_of_a_complete_file_goes_to_stdout(
-    capsys: Capture, foreign_draft: Path, tmp_path: Path
-) -> None:
+def test_path_of_the_complete_file_is_printed(capsys: Capture, foreign_draft: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     shown = transplanted(capsys, foreign_draft, "--vocab-of", zoo.target_path(), "-o", out, "--type", "q8_0")
     assert shown.out == f"{out}\n"
@@ -33,9 +31,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return draft, write_llama(tmp_path / "target.gguf", extra_tokens=("cd",), vocab_only=True)
 
 
-def test_what_cannot_work_is_refused_and_leaves_the_disk_alone(
-    capsys: Capture, foreign_draft: Path, tmp_path: Path
-) -> None:
+def test_refusal_leaves_the_disk_unchanged(capsys: Capture, foreign_draft: Path, tmp_path: Path) -> None:
     out = tmp_path / "kept.gguf"
     out.write_bytes(b"precious")
     given = (foreign_draft, "-o", out, "--vocab-of")
@@ -44,9 +40,7 @@ def test_what_cannot_work_is_refused_and_leaves_the_disk_alone(
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]
 
 
-def test_force_overwrites_and_json_holds_what_was_made(
-    capsys: Capture, pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_force_overwrites_and_json_reports(capsys: Capture, pair: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     out.write_bytes(b"old")
     shown = transplanted(capsys, pair[0], "--vocab-of", pair[1], "-o", out, "--force", "--json")

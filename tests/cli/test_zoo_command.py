@@ -38,9 +38,7 @@ def test_path_prints_where_a_model_is(capsys: Capture) -> None:
     command(capsys, "zoo", "path", "best").refused(2, words)
 
 
-def test_an_inflation_that_cannot_work_is_refused_and_leaves_the_disk_alone(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_refused_inflation_leaves_the_disk_unchanged(capsys: Capture, tmp_path: Path) -> None:
     kept, new = tmp_path / "kept.gguf", tmp_path / "new.gguf"
     kept.write_bytes(b"precious")
     command(capsys, "zoo", "inflate", kept).refused(2, "kept.gguf exists")

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline.cli import options
-from paceline.cli.groups import (
-    DRAFTING_OPTIONS,
-    MODEL_OPTIONS,
-    RECORD_OPTIONS,
-    SAMPLING_OPTIONS,
-    OptionGroup,
-    option_table,
-    with_option_groups,
-)
+from paceline.cli import groups, options
+from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand, GroupedGroup
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument
@@ -66,10 +58,10 @@ PEER_OPTIONS = OptionGroup(option_table(
 @with_option_groups(
     plan=PLAN_OPTIONS,
     peers=PEER_OPTIONS,
-    models=MODEL_OPTIONS,
-    drafting=DRAFTING_OPTIONS,
-    sampling=SAMPLING_OPTIONS,
-    recorder=RECORD_OPTIONS,
+    models=groups.MODEL_OPTIONS,
+    drafting=groups.DRAFTING_OPTIONS,
+    sampling=groups.SAMPLING_OPTIONS,
+    recorder=groups.RECORD_OPTIONS,
 )
 def bench(
     *,

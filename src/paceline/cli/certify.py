@@ -6,15 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline.cli import options
-from paceline.cli.groups import (
-    DRAFTING_OPTIONS,
-    MODEL_OPTIONS,
-    SAMPLING_OPTIONS,
-    OptionGroup,
-    option_table,
-    with_option_groups,
-)
+from paceline.cli import groups, options
+from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import option
 from paceline.cli.output import print_record
@@ -34,7 +27,10 @@ CHECK_OPTIONS = OptionGroup(option_table(
 
 
 @with_option_groups(
-    models=MODEL_OPTIONS, checks=CHECK_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS
+    models=groups.MODEL_OPTIONS,
+    checks=CHECK_OPTIONS,
+    drafting=groups.DRAFTING_OPTIONS,
+    sampling=groups.SAMPLING_OPTIONS,
 )
 def certify(
     *,

@@ -6,15 +6,9 @@ import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
-from paceline.cli import options
+from paceline.cli import groups, options
 from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, first_messages
-from paceline.cli.groups import (
-    CHAT_SAMPLING_OPTIONS,
-    DRAFTING_OPTIONS,
-    MEMORY_OPTIONS,
-    MODEL_OPTIONS,
-    with_option_groups,
-)
+from paceline.cli.groups import with_option_groups
 from paceline.cli.interrupts import Interrupts, PendingInterrupt
 from paceline.cli.options import GENERATION, option
 from paceline.cli.references import base_model, resolve_models
@@ -23,7 +17,10 @@ DEFAULT_MODEL = "zoo:smollm2"
 
 
 @with_option_groups(
-    models=MODEL_OPTIONS, sampling=CHAT_SAMPLING_OPTIONS, drafting=DRAFTING_OPTIONS, memory=MEMORY_OPTIONS
+    models=groups.MODEL_OPTIONS,
+    sampling=groups.CHAT_SAMPLING_OPTIONS,
+    drafting=groups.DRAFTING_OPTIONS,
+    memory=groups.MEMORY_OPTIONS,
 )
 def chat(
     *,

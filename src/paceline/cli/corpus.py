@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, model_file, option
-from paceline.cli.output import print_json, print_note
+from paceline.cli.output import print_json, print_note, print_record
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import count
 
@@ -77,7 +77,7 @@ def build(
         )
     for reason, n in skipped.counts.items():
         print_note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")
-    _print(corpus, as_json)
+    print_record(_record(corpus), as_json, _write)
 
 
 @app.command("list", cls=GroupedCommand)
@@ -118,7 +118,7 @@ def show(name: Name, as_json: options.AsJson = False) -> None:
     """Print a corpus's size, tokenizer and sources."""
     from paceline.storage.corpora import find_corpus
 
-    _print(find_corpus(name), as_json)
+    print_record(_record(find_corpus(name)), as_json, _write)
 
 
 def _record(corpus: Corpus) -> dict[str, Any]:
@@ -128,13 +128,9 @@ def _record(corpus: Corpus) -> dict[str, Any]:
     return asdict(corpus.manifest) | record | {"name": corpus.folder.name, "size": corpus.size}
 
 
-def _print(corpus: Corpus, as_json: bool) -> None:
+def _write(record: dict[str, Any], file: IO[str]) -> None:
     from paceline.report.table import write_table
 
-    record = _record(corpus)
-    if as_json:
-        print_json(record)
-        return
     facts = {
         "name": record["name"],
         "path": record["path"],
@@ -146,12 +142,11 @@ def _print(corpus: Corpus, as_json: bool) -> None:
         **{f"skipped, {reason}": f"{n:,}" for reason, n in record["skipped"].items()},
     }
     width = max(map(len, facts))
-    for name, value in facts.items():
-        typer.echo(f"{name:{width}}  {value}")
-    typer.echo("")
+    file.writelines(f"{name:{width}}  {value}\n" for name, value in facts.items())
+    file.write("\n")
     counted = ("files", "documents", "bytes", "tokens")
     rows = [(source["path"], *(f"{source[name]:,}" for name in counted)) for source in record["sources"]]
-    write_table(("source", *counted), rows, sys.stdout, 1)
+    write_table(("source", *counted), rows, file, 1)
 
 
 @app.command(cls=GroupedCommand, short_help="Remove the answers stored by --remember.")

@@ -5,19 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline.cli import options
+from paceline.cli import groups, options
 from paceline.cli.conversation import MessagesFile, SystemPrompt, first_messages
-from paceline.cli.groups import (
-    DRAFTING_OPTIONS,
-    GRAMMAR_OPTIONS,
-    MEMORY_OPTIONS,
-    MODEL_OPTIONS,
-    RECORD_OPTIONS,
-    SAMPLING_OPTIONS,
-    OptionGroup,
-    option_table,
-    with_option_groups,
-)
+from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag
 from paceline.cli.output import print_note
@@ -55,14 +45,14 @@ OUTPUT_OPTIONS = OptionGroup(option_table(
 
 @with_option_groups(
     prompt_source=PROMPT_OPTIONS,
-    models=MODEL_OPTIONS,
+    models=groups.MODEL_OPTIONS,
     request=GENERATION_OPTIONS,
-    sampling=SAMPLING_OPTIONS,
-    grammar=GRAMMAR_OPTIONS,
-    drafting=DRAFTING_OPTIONS,
-    memory=MEMORY_OPTIONS,
+    sampling=groups.SAMPLING_OPTIONS,
+    grammar=groups.GRAMMAR_OPTIONS,
+    drafting=groups.DRAFTING_OPTIONS,
+    memory=groups.MEMORY_OPTIONS,
     output=OUTPUT_OPTIONS,
-    recorder=RECORD_OPTIONS,
+    recorder=groups.RECORD_OPTIONS,
 )
 def run(
     *,

@@ -9,15 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from paceline.cli import options
-from paceline.cli.groups import (
-    DRAFTING_OPTIONS,
-    MODEL_OPTIONS,
-    SERVER_SAMPLING_OPTIONS,
-    OptionGroup,
-    option_table,
-    with_option_groups,
-)
+from paceline.cli import groups, options
+from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.options import argument
 from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
@@ -76,11 +69,11 @@ SETTINGS_OPTIONS = OptionGroup([
 
 
 @with_option_groups(
-    models=MODEL_OPTIONS,
-    drafting=DRAFTING_OPTIONS,
+    models=groups.MODEL_OPTIONS,
+    drafting=groups.DRAFTING_OPTIONS,
     address=ADDRESS_OPTIONS,
     settings=SETTINGS_OPTIONS,
-    sampling=SERVER_SAMPLING_OPTIONS,
+    sampling=groups.SERVER_SAMPLING_OPTIONS,
 )
 def serve(
     *,

@@ -17,18 +17,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
 from paceline.request_handle import StepOutput
-from paceline.server import page
+from paceline.server import page, schemas
 from paceline.server.convert import ParsedRequest, from_chat, from_completion
 from paceline.server.errors import MODEL_FAILED, error_response, install_handlers
 from paceline.server.responses import Json, ResponseBuilder, log_fields
-from paceline.server.schemas import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    ErrorResponse,
-    StreamOptions,
-    TokenizeRequest,
-)
 from paceline.server.security import SecurityMiddleware, SecurityRules
 from paceline.server.service import ServingEngine
 from paceline.speculative import validation as typed
@@ -39,7 +31,7 @@ from paceline.text.default_sampling import chat_sampling
 PING_SECONDS = 10.0  # without output, after which a stream gets a comment so that it stays open
 LIVE_INTERVAL_SECONDS = 0.5  # between two events of /live
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
+    status: {"model": schemas.ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 EVENTS: dict[int | str, dict[str, Any]] = {
@@ -62,7 +54,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     created = int(time.time())
 
     async def answer(
-        request: Request, body: ChatRequest | CompletionRequest, parse: Callable[[], ParsedRequest]
+        request: Request,
+        body: schemas.ChatRequest | schemas.CompletionRequest,
+        parse: Callable[[], ParsedRequest],
     ) -> Response:
         require_name(body.model)
         try:
@@ -70,7 +64,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
         report = body.speculative is not None and body.speculative.report
-        chat = isinstance(body, ChatRequest)
+        chat = isinstance(body, schemas.ChatRequest)
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
         model, handles = body.model or names[0], outputs.handles
         builder = ResponseBuilder(llm, model, chat, body.n, parsed, handles, report=report)
@@ -86,7 +80,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             if not body.stream:
                 return JSONResponse(builder.full_response())
             streams = True
-            options = body.stream_options or StreamOptions()
+            options = body.stream_options or schemas.StreamOptions()
             return EventStreamResponse(events(outputs, builder, options), outputs.cancel)
         finally:
             disconnect.cancel()
@@ -102,13 +96,13 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             )
 
     @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
-    async def chat(request: Request, body: ChatRequest) -> Response:
+    async def chat(request: Request, body: schemas.ChatRequest) -> Response:
         return await answer(
             request, body, partial(from_chat, llm, service.limits, body, request.state.client)
         )
 
     @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
-    async def complete(request: Request, body: CompletionRequest) -> Response:
+    async def complete(request: Request, body: schemas.CompletionRequest) -> Response:
         return await answer(
             request, body, partial(from_completion, llm, service.limits, body, request.state.client)
         )
@@ -151,14 +145,14 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/tokenize", summary="Text to tokens")
-    def tokenize(body: TokenizeRequest) -> Json:
+    def tokenize(body: schemas.TokenizeRequest) -> Json:
         if not (content := typed.text("content", body.content)):
             return {"tokens": []}
         encode = llm.target.text.encode
         return {"tokens": encode(content, special=body.parse_special, add_bos=body.add_special)}
 
     @app.post("/detokenize", summary="Tokens to text")
-    def detokenize(body: DetokenizeRequest) -> Json:
+    def detokenize(body: schemas.DetokenizeRequest) -> Json:
         size, piece = llm.target.vocab.size, llm.target.text.piece
         if (last := max(body.tokens, default=0)) >= size:
             raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
@@ -255,7 +249,7 @@ class EventStreamResponse(StreamingResponse):
 
 
 async def events(
-    outputs: CompletionOutputs, builder: ResponseBuilder, options: StreamOptions
+    outputs: CompletionOutputs, builder: ResponseBuilder, options: schemas.StreamOptions
 ) -> AsyncIterator[str]:
     def chunk_event(chunk: Json) -> str:
         if options.continuous_usage_stats:
