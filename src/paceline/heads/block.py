@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.heads.arrays import attention, concatenate, rms_norm
+from paceline.heads.arrays import concatenate, rms_norm
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import DecoderLayer, KeyValueCache, MakeLinear, Rotary, Weights, linear
+from paceline.heads.decoder import Cache, KeyValueCache, MakeLinear, Rotary, Weights, decoder_layers, linear
 from paceline.heads.eagle import output_matrix
 from paceline.heads.markov import MarkovHead
 
@@ -22,9 +22,7 @@ class BlockHead:
     def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config = config
         self._rotary = Rotary(config.shape)
-        self.layers = [
-            DecoderLayer(config.shape, weights, f"layers.{i}.", make) for i in range(config.n_layers)
-        ]
+        self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._fc, self._hidden_norm = linear(weights, "fc", make), weights["hidden_norm.weight"]
         self._norm, self._output = weights["norm.weight"], output_matrix(weights, make)
         self.markov = MarkovHead(config.markov, weights, make) if config.markov else None
@@ -45,16 +43,13 @@ class BlockHead:
         for layer, cache in zip(self.layers, caches, strict=True):
             cache.extend(*layer.keys_values(context, rotation))
 
-    def forward(self, x: Any, caches: Sequence[Any], positions: Any, masks: Sequence[Any]) -> Any:
+    def forward(self, x: Any, caches: Sequence[Cache], positions: Any, masks: Sequence[Any]) -> Any:
         """Return the outputs [rows, hidden] of a block's embeddings, which the caches then hold, too.
         masks: of each layer, [rows, places of the cache and rows]; None where a row sees everything."""
-        eps, rotation = self.config.shape.eps, self._rotary(x, positions)
+        rotation = self._rotary(x, positions)
         for layer, cache, mask in zip(self.layers, caches, masks, strict=True):
-            normed = rms_norm(x, layer.input_norm, eps)
-            keys, values = cache.extend(*layer.keys_values(normed, rotation))
-            x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
-            x = layer.feed_forward(x)
-        return rms_norm(x, self._norm, eps)
+            x = layer(x, rotation, cache, mask)
+        return rms_norm(x, self._norm, self.config.shape.eps)
 
     def logits(self, outputs: Any) -> Any:
         """Return the logits [rows, draft_vocab] of outputs, without the Markov term."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.heads.arrays import array, to_numpy, zeros
-from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
+from paceline.heads.decoder import as_mask, causal_mask
 from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.session import HeadSession, Row, tree_mask
 from paceline.speculative.interfaces import Session
@@ -60,10 +60,9 @@ class KangarooSession(HeadSession):
     layers those of the root and of drafted tokens."""
 
     def __init__(self, head: KangarooHead, first_layers: Session, like: Any, n_ctx: int) -> None:
-        self._head, self.first_layers = head, first_layers
-        self._caches = [KeyValueCache() for _ in head.layers]
-        self._states = zeros(like, (0, head.config.target.hidden))  # of the root and of the nodes
-        super().__init__(like, (1, head.config.target.hidden), n_ctx)
+        super().__init__(head, like, n_ctx)
+        self.first_layers = first_layers
+        self._states = zeros(like, (0, self._shape[1]))  # of the root and of the nodes
 
     @property
     def pending_tokens(self) -> int:
@@ -96,10 +95,6 @@ class KangarooSession(HeadSession):
             states[:first], states[first:] = self._states[:first], array(self._like, hidden)
             self._states = states
         return self.compute(tree)
-
-    def _truncate(self, n: int) -> None:
-        for cache in self._caches:
-            cache.truncate(n)
 
     def _read(self, tokens: Sequence[int], features: Any) -> None:
         n, start = len(features), self._next - self._first

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any, Protocol
 
 from paceline.heads.arrays import zeros
 from paceline.heads.decoder import KeyValueCache
+from paceline.heads.draft_base import DraftForward
 from paceline.heads.exit_session import ExitSession, KangarooSession
 from paceline.heads.exits import KangarooHead
 from paceline.heads.files import HeadFiles
-from paceline.heads.target import HeadBase, HeadForward, HeadTarget
+from paceline.heads.target import HeadBase, HeadTarget
 from paceline.speculative.interfaces import RequiredOutputs, Session, Target
 from paceline.speculative.tree import DraftTree
 
@@ -56,27 +56,19 @@ class ExitTarget(HeadTarget):
         """Give a retained session of another text that begins alike its first layers again."""
         session.first_layers = self._first_layers.open(beside)
 
-    def forward(
-        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
-    ) -> list[HeadForward]:
-        began, width = perf_counter(), self.config.target.hidden
-        self._passes += 1
+    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
+        outs, width = list[DraftForward](), self.config.target.hidden
         inner = [(session.first_layers, first_layers_part(session, tree)) for session, tree in batch]
-        outs = list[HeadForward]()
         for (session, tree), out in zip(batch, self._first_layers.forward(inner, self._want), strict=True):
             if isinstance(tree, int):
                 session.read(tree)
-                outs.append(HeadForward(self, [], 0, tree))
+                outs.append(DraftForward(self, [], 0, tree))
                 continue
             found = out.features
             # A tree of the last pass has no new rows.
             hidden: Any = () if found.hidden is None else found.hidden[found.lead :]
             first, rows = session.compute_rows(tree, hidden[:, 0, :width] if len(hidden) else hidden)
-            outs.append(HeadForward(self, rows, first, out.computed))
-        if self.on_forward is not None:
-            self.on_forward(
-                sum(out.computed for out in outs), len(batch[0][0].tokens), perf_counter() - began
-            )
+            outs.append(DraftForward(self, rows, first, out.computed))
         return outs
 
     def forget(self) -> None:

@@ -11,8 +11,9 @@ import pytest
 import paceline
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.model import ModelDrafter
+from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import NAMES, Confidence, read_confidence, row_features
-from paceline.prepare.training.confidence import Examples, fit, quality, sigmoid, train_confidence
+from paceline.prepare.training.confidence import Examples, fit, quality, train_confidence
 from paceline.prepare.training.plan import make_plan
 from paceline.prepare.training.prompts import read_prompts
 from paceline.speculative.errors import ModelError, UsageError

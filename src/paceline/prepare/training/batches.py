@@ -47,6 +47,18 @@ class TrainingBatch:
         """Return ids, p and weight of the tokens so many places behind `rows`, for each depth."""
         return [(ids[rows], p[rows], weight[rows]) for ids, p, weight in map(self.shifted, depths)]
 
+    @property
+    def answered(self) -> Any:
+        """The rows whose next token is part of an answer."""
+        return self.weight.nonzero()[:, 0]
+
+    def random_anchors(self, share: float) -> Any:
+        """Return random ones of the answered rows, this share of all rows and at least one."""
+        rows = self.answered
+        if not len(rows):
+            return torch.zeros(1, dtype=torch.long, device=rows.device)
+        return rows[torch.randperm(len(rows), device=rows.device)[: max(1, int(len(self) * share))]]
+
     def rows_before(self, depths: range) -> Any:
         """Return the rows behind which an answer's token can be drafted at one of the depths."""
         return torch.stack([self.shifted(depth)[2] for depth in depths]).sum(0).nonzero()[:, 0]

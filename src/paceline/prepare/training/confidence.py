@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from paceline import __version__
 from paceline.api import LLM
+from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
-from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.dataset import FEATURES, Note, Report, Sequences, gather_answers
-from paceline.prepare.training.evaluate import walk
+from paceline.prepare.training.evaluate import draft_along, walk
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
@@ -51,34 +51,21 @@ def collect(
 
     def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
         tick()
-        tokens, known = one.tokens.tolist(), 0
-        session: Any = draft.open()
+        session, score = draft.open(), 1.0
 
-        def accepted(n: int) -> int:
-            nonlocal known
-            session.extend(tokens[len(session.tokens) : n])
-            if isinstance(session, HeadSession):
-                session.observe(known, one.hidden[known : n - 1].astype(np.float32))
-                known = n - 1
-            drafted, before = list[int](), 1.0
-            while len(drafted) < min(n_draft, len(tokens) - n - 1):
-                (out,) = draft.forward([(session, chain(drafted, "draft"))], RequiredOutputs())
-                logits = out.logits(len(drafted))
-                p = np.exp(logits - logits.max())
-                p /= p.sum()
-                best = int(logits.argmax())
-                is_right = best == tokens[n + len(drafted)]
-                rows.append(row_features(p, len(drafted), before))
-                labels.append(float(is_right))
-                if not is_right:
-                    break
-                before = float(p[best])
-                drafted.append(best)
-            if n + len(drafted) + 1 >= len(tokens):
-                session.close()
-            return len(drafted)
+        def is_right(drafted: list[int], token: int) -> bool:
+            nonlocal score
+            (out,) = draft.forward([(session, chain(drafted, "draft"))], RequiredOutputs())
+            logits = out.logits(len(drafted))
+            p = np.exp(logits - logits.max())
+            p /= p.sum()
+            best = int(logits.argmax())
+            rows.append(row_features(p, len(drafted), score if drafted else 1.0))
+            labels.append(float(best == token))
+            score = float(p[best])
+            return best == token
 
-        return accepted
+        return draft_along(one, session, n_draft, is_right)
 
     walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
     if not rows:
@@ -114,10 +101,10 @@ def train_confidence(
     return card
 
 
-class TokensOnly:
+class TokensOnly(FeatureSource):
     """A source of sequences without features, for a draft model that reads tokens alone."""
 
-    layers: Sequence[int] = ()
+    layers = ()
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.answers = answers
@@ -187,9 +174,4 @@ def calibrated(score: Floats, examples: Examples) -> Callable[[Floats], Floats]:
     """Return the best map of the score alone, as the policy's calibrator learns it: a line of its logit."""
     z = np.stack([np.ones_like(score), score], 1)
     weights = fit(Examples(z, examples.accepted))
-    return lambda other: sigmoid(weights[0] + weights[1] * other)
-
-
-def sigmoid(z: Floats) -> Floats:
-    out: Floats = 1.0 / (1.0 + np.exp(-np.clip(z, -50.0, 50.0)))
-    return out
+    return lambda other: np.asarray(sigmoid(weights[0] + weights[1] * other))

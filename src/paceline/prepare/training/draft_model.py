@@ -7,17 +7,18 @@ et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.heads.arrays import attention, rms_norm
-from paceline.heads.config import LAST_OUTPUT, HeadConfig, layer_entries
-from paceline.heads.decoder import DecoderLayer, LayerShape, Rotary, Weights
+from paceline.heads.arrays import rms_norm
+from paceline.heads.config import HeadConfig, layer_entries
+from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, write_safetensors
 from paceline.models.names import model_path
 from paceline.prepare.training.batches import TrainingBatch
@@ -41,7 +42,7 @@ class DraftLlama:
 
     def __init__(self, shape: LayerShape, layers: int, weights: Weights) -> None:
         self.shape, self._rotary = shape, Rotary(shape)
-        self._layers = [DecoderLayer(shape, weights, f"layers.{i}.") for i in range(layers)]
+        self._layers = decoder_layers(shape, layers, weights)
         self.embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
 
     def logits(self, tokens: Any, mask: Any, positions: Any = None) -> Any:
@@ -53,10 +54,7 @@ class DraftLlama:
         x = self.embedding[tokens]
         rotation = self._rotary(x, np.arange(len(tokens)) if positions is None else positions)
         for layer in self._layers:
-            normed = rms_norm(x, layer.input_norm, self.shape.eps)
-            keys, values = layer.keys_values(normed, rotation)
-            x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
-            x = layer.feed_forward(x)
+            x = layer(x, rotation, None, mask)
         return rms_norm(x, self._norm, self.shape.eps)
 
 
@@ -81,10 +79,6 @@ class DraftRecipe(Recipe):
         return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
 
     @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return (LAST_OUTPUT,)  # any: nothing reads it
-
-    @property
     def config(self) -> HeadConfig:
         return replace(super().config, shape=self.draft_shape)
 
@@ -106,7 +100,7 @@ class DraftRecipe(Recipe):
         }
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
-        rows = batch.weight.nonzero()[:, 0]
+        rows = batch.answered
         outputs = network.outputs(batch.tokens, document_mask(batch.document))[rows]
         logits, ids = sampled_logits(outputs, network.embedding, batch.ids[rows])
         return head_loss(logits, ids, batch.p[rows], batch.weight[rows], self.options.variation)
@@ -114,19 +108,18 @@ class DraftRecipe(Recipe):
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
     ) -> Acceptance:
-        network = DraftLlama(
-            self.draft_shape, self.n_layers, {name: torch.from_numpy(w) for name, w in weights.items()}
-        )
+        network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
+        depth = min(n_draft, self.config.depth or n_draft)
+        with torch.inference_mode():
+            return walk(sequences, partial(self._accepted, network, depth), depth)
 
-        def accepted(one: TrainingSequence) -> Any:
-            tokens = torch.from_numpy(one.tokens.astype(np.int64))
-            with torch.inference_mode():
-                guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
-            # A chain is right as long as each guess behind the true text is.
-            right = (guesses[:-1] == tokens[1:]).numpy()
-            return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + n_draft], False)))
-
-        return walk(sequences, accepted, n_draft)
+    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
+        """See `accepted_of` of walk."""
+        tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
+        # A chain is right as long as each guess behind the true text is.
+        right = (guesses[:-1] == tokens[1:]).numpy()
+        return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + depth], False)))
 
     def path(self, folder: Path, target: Any) -> Path:
         return folder / FILE if model_path(target.path).is_file() else folder

@@ -60,6 +60,9 @@ class ExitRecipe(Recipe):
     def config(self) -> HeadConfig:
         return replace(super().config, exits=self._exits, default_exit=self._default)
 
+    def network(self, weights: Mapping[str, Any]) -> Any:
+        return self.network_class(replace(self.config, exits=()), weights)
+
     @property
     def frozen(self) -> frozenset[str]:
         return frozenset({"lm_head.weight"})
@@ -96,11 +99,8 @@ class ExitRecipe(Recipe):
 class ExitsRecipe(ExitRecipe):
     """Early exits at a quarter, half and three quarters of the layers, which begin as the target's output."""
 
-    kind = "exits"
+    kind, network_class = "exits", ExitsHead
     default_layers = (0.25, 0.5, 0.75)
-
-    def network(self, weights: Mapping[str, Any]) -> ExitsHead:
-        return ExitsHead(replace(self.config, exits=()), weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         width, out = self.target.hidden, dict[str, Any]()
@@ -115,7 +115,7 @@ class ExitsRecipe(ExitRecipe):
         return {**out, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: ExitsHead, batch: TrainingBatch, embed: Any) -> Any:
-        rows = batch.weight.nonzero()[:, 0]
+        rows = batch.answered
         ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
         losses = [
             head_loss(network.logits(batch.hidden[rows, i], i), ids, p, weight, self.options.variation)
@@ -132,7 +132,7 @@ class ExitsRecipe(ExitRecipe):
 class KangarooRecipe(ExitRecipe):
     """Kangaroo: the loss against the target's distribution, through its own output matrix (section 3.2)."""
 
-    kind = "kangaroo"
+    kind, network_class = "kangaroo", KangarooHead
     default_layers = (2,)
     reads_target = True
 
@@ -140,9 +140,6 @@ class KangarooRecipe(ExitRecipe):
         super().__init__(*parts)
         if len(self.layers) != 1:
             raise UsageError("a Kangaroo adapter has one exit layer: give one (--exit-layers)")
-
-    def network(self, weights: Mapping[str, Any]) -> KangarooHead:
-        return KangarooHead(replace(self.config, exits=()), weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
@@ -155,7 +152,7 @@ class KangarooRecipe(ExitRecipe):
     def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
         mask = document_mask(batch.document)
         outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
-        rows = batch.weight.nonzero()[:, 0]
+        rows = batch.answered
         ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
         return head_loss(network.logits(outputs[rows]), ids, p, weight, self.options.variation)
 

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import accumulate
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write
@@ -76,7 +76,7 @@ class CacheFiles:
         return TrainingSequence(tokens, first_answer=len(answer.prompt), **windows)
 
 
-class FeatureCache:
+class FeatureCache(FeatureSource):
     """The sequences of `answers`, in a folder that `build_cache` has filled. Each is checked when it is first
     read. Raises PacelineError for files that are incomplete or damaged."""
 
@@ -84,7 +84,7 @@ class FeatureCache:
         self._folder, self.answers = folder, answers
         try:
             key = parse_json((folder / HEADER).read_bytes())
-            self.layers: list[int] = key["layers"]
+            self.layers = key["layers"]
             self._files = CacheFiles(folder, answers, len(self.layers), key["width"], key["top_k"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self._damaged(f"{HEADER}: {error}") from error
@@ -92,12 +92,6 @@ class FeatureCache:
         if (n := len(self._checksums)) < len(answers) or not self._files.have(n):
             raise self._damaged(f"{n:,} of {len(answers):,} sequences are in its index")
         self._checked = set[int]()
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> TrainingSequence:
         number = range(len(self))[number]

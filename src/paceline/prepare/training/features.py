@@ -4,6 +4,7 @@ A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,19 +50,24 @@ class RanksTokens(Protocol):
         """Return the k likeliest tokens [rows, k] and their log-probabilities."""
 
 
-class FeatureSource(Protocol):
+class FeatureSource(ABC):
     """Training sequences by number; `answers` has their answers, in the same order, and `layers` the numbers
     of their hidden states."""
 
     answers: Sequence[Answer]
+    layers: Sequence[int]
 
-    @property
-    def layers(self) -> Sequence[int]: ...
-
+    @abstractmethod
     def __getitem__(self, number: int) -> TrainingSequence: ...
 
+    def __len__(self) -> int:
+        return len(self.answers)
 
-class OnlineFeatures:
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[number] for number in range(len(self)))
+
+
+class OnlineFeatures(FeatureSource):
     """Sequences that the target computes when they are read.
 
     layers: see RequiredOutputs. top_k: of `ids`, at most the vocabulary.
@@ -83,11 +89,7 @@ class OnlineFeatures:
                 "for a larger one (-c)"
             )
 
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
+    layers: tuple[int, ...]
 
     def __getitem__(self, number: int) -> TrainingSequence:
         answer = self.answers[number]

@@ -6,21 +6,20 @@ A block of mask tokens behind a place sees the text before it, and its own earli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.heads.config import KIND_KEY, VERSION, HeadConfig
+from paceline.heads.config import KIND_KEY, VERSION
 from paceline.heads.decoder import Weights
 from paceline.heads.files import CARD, CONFIG
 from paceline.models.names import model_path
 from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.draft_model import FILE, DraftLlama, DraftRecipe
-from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.losses import sampled_logits
 from paceline.prepare.training.recipe import document_mask
@@ -33,21 +32,15 @@ MODEL = "model"  # the folder of the draft model in that of the parallel draft
 class ParallelDraftRecipe(DraftRecipe):
     """`depth` tokens a pass; the last token of the vocabulary stands for those not drafted yet."""
 
-    kind = "pard"
+    kind, is_parallel = "pard", True
 
     @property
     def mask_token(self) -> int:
         return self.target.vocab - 1
 
-    @property
-    def config(self) -> HeadConfig:
-        return replace(super().config, depth=self.options.depth)
-
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         masks = self.options.depth - 1
-        answered = batch.weight.nonzero()[:, 0]
-        order = torch.randperm(len(answered), device=answered.device)
-        anchors = answered[order[: max(1, int(len(batch) * ANCHORS_PER_TOKEN))]]
+        answered, anchors = batch.answered, batch.random_anchors(ANCHORS_PER_TOKEN)
         tokens, positions, mask = with_masks(batch.tokens, batch.document, anchors, masks, self.mask_token)
         outputs = network.outputs(tokens, mask, positions)
         blocks = outputs[len(batch) :].view(len(anchors), masks, outputs.shape[1]).unbind(1)
@@ -61,24 +54,13 @@ class ParallelDraftRecipe(DraftRecipe):
         parts = zip(ids.split(sizes), targets, strict=True)
         return self.decayed_loss(logits.split(sizes), [(ids, p, weight) for ids, (_, p, weight) in parts])
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
-        network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
-        depth = min(n_draft, self.options.depth)
-
-        def accepted(one: TrainingSequence) -> Callable[[int], int]:
-            tokens = torch.from_numpy(one.tokens.astype(np.int64))
-            first, n = one.first_answer - 1, len(tokens)
-            with torch.inference_mode():
-                guesses = self._guesses(network, tokens, torch.arange(first, n))
-            text = np.append(one.tokens, [-1] * depth)
-            right = guesses.numpy()[:, :depth] == np.stack(
-                [text[p + 1 : p + 1 + depth] for p in range(first, n)]
-            )
-            return lambda length: int(np.append(right[length - 1 - first], False).argmin())
-
-        return walk(sequences, accepted, depth)
+    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
+        tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        first, n = one.first_answer - 1, len(tokens)
+        guesses = self._guesses(network, tokens, torch.arange(first, n)).numpy()[:, :depth]
+        text = np.append(one.tokens, [-1] * depth)
+        right = guesses == np.stack([text[p + 1 : p + 1 + depth] for p in range(first, n)])
+        return lambda length: int(np.append(right[length - 1 - first], False).argmin())
 
     def _guesses(self, network: DraftLlama, tokens: Any, anchors: Any) -> Any:
         """Return the drafted tokens [anchors, depth] behind each place."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Weights
 from paceline.heads.target import sample_tokens
 from paceline.heads.writing import write_head
@@ -32,6 +32,8 @@ class Recipe(ABC):
     """One kind of head for one target."""
 
     kind = ""
+    network_class: Any  # of paceline.heads
+    is_parallel = False  # drafts `depth` tokens in a pass
 
     def __init__(
         self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: HeadOptions
@@ -39,9 +41,9 @@ class Recipe(ABC):
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
 
     @property
-    @abstractmethod
     def layer_ids(self) -> tuple[int, ...]:
         """The hidden states that the head reads, as in HeadConfig."""
+        return (LAST_OUTPUT,)
 
     @property
     def config(self) -> HeadConfig:
@@ -51,6 +53,7 @@ class Recipe(ABC):
             shape=self.shape,
             draft_vocab=len(self.vocabulary),
             layer_ids=self.layer_ids,
+            depth=self.options.depth if self.is_parallel else 0,
         )
 
     @abstractmethod
@@ -62,8 +65,8 @@ class Recipe(ABC):
     def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
         """Return the loss of a batch. embed: returns embeddings [n, hidden] of tokens."""
 
-    @abstractmethod
-    def network(self, weights: Mapping[str, Any]) -> Any: ...
+    def network(self, weights: Mapping[str, Any]) -> Any:
+        return self.network_class(self.config, weights)
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
