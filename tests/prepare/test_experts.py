@@ -16,8 +16,9 @@ from gguf_architectures import write_architecture
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.bench.provenance import provenance
 from paceline.cli.app import app
-from paceline.prepare.experts import ExpertsPlan, measure_experts, recommend, score_text, usual_counts
-from paceline.report.lossy import write_experts
+from paceline.prepare.experts import measure_experts, recommend, usual_counts
+from paceline.prepare.variants import score_text
+from paceline.report.variants import write_experts
 from paceline.speculative.errors import UsageError
 
 TEXT = "A text of a few words, to be scored token by token. " * 4
@@ -53,8 +54,8 @@ def test_each_number_is_measured_beside_the_models_own(mixture: Path) -> None:
         work.update(phases)
         return steps.append
 
-    plan = ExpertsPlan(text=TEXT, suite="chat", items=1, n=4)
-    record = measure_experts({"target": mixture, "threads": 1, "draft": mixture}, plan, begin)
+    given = {"target": mixture, "threads": 1, "draft": mixture}
+    record = measure_experts(given, begin, text=TEXT, suite="chat", items=1, n=4)
     assert {phase: steps.count(phase) for phase in work} == work
     assert [row["experts"] for row in record["rows"]] == [2, 1]
     whole, one = record["rows"]
@@ -89,9 +90,9 @@ def test_the_fastest_within_the_bound_is_recommended() -> None:
 def test_the_role_speed_uses_what_was_recommended(
     mixture: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = ExpertsPlan(text=TEXT, suite="chat", items=1, n=4, bound=1e9)
     monkeypatch.setattr("paceline.prepare.experts.recommend", lambda *_: {"experts": 1})
-    measure_experts({"target": mixture, "threads": 1}, plan, no_progress)
+    given = {"target": mixture, "threads": 1}
+    measure_experts(given, no_progress, text=TEXT, suite="chat", items=1, n=4, bound=1e9)
     capsys.readouterr()
     with paceline.load(mixture, threads=1, drafters="none", role="speed") as llm:
         assert llm.target.modification == "with 1 experts a token instead of 2"
@@ -108,14 +109,14 @@ def test_the_role_speed_uses_what_was_recommended(
 def test_impossible_plans_are_refused(mixture: Path) -> None:
     given = {"target": mixture, "threads": 1}
     for plan, reason in (
-        (ExpertsPlan(counts=(5,)), "experts 5: a token uses 2; give other numbers from 1 to 4"),
-        (ExpertsPlan(counts=(2,)), "experts 2"),
-        (ExpertsPlan(text="a"), "fewer than two tokens"),
+        ({"counts": (5,)}, "experts 5: a token uses 2; give other numbers from 1 to 4"),
+        ({"counts": (2,)}, "experts 2"),
+        ({"text": "a"}, "fewer than two tokens"),
     ):
         with pytest.raises(UsageError, match=reason):
-            measure_experts(given, plan, no_progress)
+            measure_experts(given, no_progress, **plan)
     with pytest.raises(UsageError, match="has no experts"):
-        measure_experts({"target": "toy:"}, ExpertsPlan(), no_progress)
+        measure_experts({"target": "toy:"}, no_progress)
 
 
 def test_the_command_prints_a_record(mixture: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import paceline
 from paceline.cli.app import app
-from paceline.prepare.prefill import PrefillPlan, measure_prefill, recommend
-from paceline.report.lossy import write_prefill
+from paceline.prepare.prefill import measure_prefill, recommend
+from paceline.report.variants import write_prefill
 from paceline.speculative.errors import UsageError
 
 
@@ -54,7 +54,7 @@ def test_each_share_is_measured_beside_the_whole_prompt(
         work.update(phases)
         return steps.append
 
-    record = measure_prefill(given, PrefillPlan((0.3, 0.6), suite, n=6, bound=0.0), begin)
+    record = measure_prefill(given, begin, shares=(0.3, 0.6), suite=suite, n=6, bound=0.0)
     assert {phase: steps.count(phase) for phase in work} == work
     assert record["prompts"] == 2
     assert "do not fit the context" in capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_the_role_speed_uses_what_was_recommended(
     given: dict[str, Any], suite: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.prepare.prefill.recommend", lambda rows, _: rows[1])
-    measure_prefill(given, PrefillPlan((0.3,), suite, n=4), no_progress)
+    measure_prefill(given, no_progress, shares=(0.3,), suite=suite, n=4)
     capsys.readouterr()
     with paceline.load(**given, role="speed") as llm:
         assert llm.target.modification == "with 30% of a long prompt"
@@ -98,15 +98,15 @@ def test_the_role_speed_uses_what_was_recommended(
 
 def test_impossible_plans_are_refused(given: dict[str, Any], suite: str) -> None:
     for plan, reason in (
-        (PrefillPlan(()), "shares of a prompt"),
-        (PrefillPlan((0.5, 1.0)), "shares of a prompt"),
-        (PrefillPlan(bound=1.1), "an agreement of 1.1: must be at most 1"),
-        (PrefillPlan(suite="toy", items=1), "holds no prompt of more than 256 tokens that fits"),
+        ({"shares": ()}, "shares of a prompt"),
+        ({"shares": (0.5, 1.0)}, "shares of a prompt"),
+        ({"bound": 1.1}, "an agreement of 1.1: must be at most 1"),
+        ({"suite": "toy", "items": 1}, "holds no prompt of more than 256 tokens that fits"),
     ):
         with pytest.raises(UsageError, match=reason):
-            measure_prefill(given, plan, no_progress)
+            measure_prefill(given, no_progress, **plan)
     with pytest.raises(UsageError, match="a draft model has to say"):
-        measure_prefill({**given, "draft": None}, PrefillPlan(suite=suite), no_progress)
+        measure_prefill({**given, "draft": None}, no_progress, suite=suite)
 
 
 def test_the_command_prints_a_record(given: dict[str, Any], suite: str) -> None:
@@ -126,6 +126,6 @@ def test_a_run_says_how_much_was_left_out(given: dict[str, Any]) -> None:
     options = ["run", *models, "-n", "4", "--lossy", "prefill=0.3", "--stats", "A text to read. " * 20]
     done = CliRunner().invoke(app, options)
     assert done.exit_code == 0, done.output
-    assert re.search(r"; \d+ tokens of the prompt left out", done.stderr)
+    assert re.search(r"\d+ tokens of the prompt left out", done.stderr)
     done = CliRunner().invoke(app, [*options, "--role", "quality"])
     assert isinstance(done.exception, UsageError)
