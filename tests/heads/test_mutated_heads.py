@@ -34,9 +34,8 @@ from paceline.drafter_table import HEADS
 from paceline.drafters.none import NoDrafter
 from paceline.heads.confidence import NAMES, Confidence
 from paceline.heads.config import ExitFacts
-from paceline.heads.files import CONFIG, read_safetensors
+from paceline.heads.files import CONFIG, read_safetensors, write_head
 from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request

@@ -20,8 +20,8 @@ from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
 from paceline.heads.confidence import Confidence
 from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
+from paceline.heads.files import write_head
 from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
 from tiny_heads import tiny_config, tiny_weights
 
 KINDS = ("eagle3", "block", "medusa", "eagle", "exits", "kangaroo")

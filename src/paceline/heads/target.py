@@ -23,9 +23,8 @@ from paceline.heads.medusa import MedusaHead
 from paceline.heads.session import HeadSession, open_session
 from paceline.heads.shapes import check_shapes
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Caps, Session
+from paceline.speculative.interfaces import Caps, Session, Target
 from paceline.speculative.tree import DraftTree, chain
-from paceline.speculative.vocabulary import Vocab
 from paceline.system.identity import file_fingerprint
 
 MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
@@ -42,17 +41,8 @@ SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
 
-class HeadBase(Protocol):
+class HeadBase(Target, Protocol):
     """What a head needs of its target: a Backend that is a ShowsHiddenStates (backends/interface.py)."""
-
-    @property
-    def vocab(self) -> Vocab: ...
-
-    @property
-    def caps(self) -> Caps: ...
-
-    @property
-    def origin(self) -> str: ...
 
     @property
     def layers(self) -> int: ...

@@ -33,13 +33,12 @@ pytest.importorskip("torch")
 
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
-from paceline.prepare.training.batches import TrainingBatch
+from paceline.prepare.training.batches import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.confidence import train_confidence
 from paceline.prepare.training.dataset import CHECKPOINT, SPLIT
 from paceline.prepare.training.features import OnlineFeatures
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
-from paceline.prepare.training.vocabulary import DraftVocabulary
 
 KINDS = ("medusa", "eagle", "eagle3", "block")
 N_PROMPTS, N_TOKENS = 60, 24
@@ -309,7 +308,7 @@ def test_a_reduced_vocabulary_is_drafted(llm: LLM, prompts: TrainingPrompts, tmp
 def test_too_little_memory_is_refused_before_hidden_states_are_computed(
     llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.prepare.training.memory.free_memory", lambda: 1000)
+    monkeypatch.setattr("paceline.prepare.training.train.free_memory", lambda: 1000)
     with pytest.raises(UsageError, match="training needs about"):
         train_head(llm, prompts, plan_of("eagle3", tmp_path))
     assert not (tmp_path / "features").exists()

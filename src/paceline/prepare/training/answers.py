@@ -106,25 +106,23 @@ def generate_answers(
     return _Generation(llm, prompts, store, request, limit, report).run()
 
 
+@dataclass
 class _Generation:
     """A run over the prompts without an answer."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        prompts: TrainingPrompts,
-        store: AnswerFolder,
-        request: GenerationRequest,
-        limit: float | None,
-        report: Callable[[GenerationProgress], object],
-    ) -> None:
-        self._llm, self._prompts, self._store, self._request = llm, prompts, store, request
-        self._limit, self._report = limit, report
+    _llm: LLM
+    _prompts: TrainingPrompts
+    _store: AnswerFolder
+    _request: GenerationRequest
+    _limit: float | None
+    _report: Callable[[GenerationProgress], object]
+
+    def __post_init__(self) -> None:
         self._skipped = Skipped()
-        self._left = deque(item for item in prompts.items if item.id not in store.answers)
+        self._left = deque(item for item in self._prompts.items if item.id not in self._store.answers)
         self._waiting: dict[str, list[Item]] = {}  # by the hash of the prompt whose answer they go on from
         self._running, self._refused = dict[RequestHandle, Item](), set[str]()
-        self._before = self._done = len(prompts.items) - len(self._left)
+        self._before = self._done = len(self._prompts.items) - len(self._left)
         self._tokens, self._start = 0, monotonic()
 
     def run(self) -> GeneratedAnswers:

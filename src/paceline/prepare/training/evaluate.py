@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from paceline.heads.session import HeadSession, open_session
+from paceline.prepare.training.batches import DraftVocabulary
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.tree import chain
 
 

@@ -20,9 +20,14 @@ from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.losses import head_loss
-from paceline.prepare.training.recipe import Recipe, StepsCache, document_mask, layer_weights, normal
-from paceline.prepare.training.vocabulary import DraftVocabulary
+from paceline.prepare.training.recipe import (
+    Recipe,
+    StepsCache,
+    document_mask,
+    head_loss,
+    layer_weights,
+    normal,
+)
 from paceline.speculative.errors import UsageError
 
 TEMPERATURES = np.geomspace(0.25, 8.0, 41)
@@ -75,12 +80,17 @@ class ExitRecipe(Recipe):
         drafts, facts = list[Drafts](), list[ExitFacts]()
         for place, layer in enumerate(self.layers):
             rows = [self._logits(network, one, place) for one in some]
-            agrees = [agreement_of(row, one, self.vocabulary) for row, one in zip(rows, some, strict=True)]
-            found = list(zip(some, agrees, strict=True))
+            agrees: list[Agreement] = [
+                self.vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
+                for logits, one in zip(rows, some, strict=True)
+            ]
+            found, cost = list(zip(some, agrees, strict=True)), self._cost(layer)
             drafts += found
-            length, speedup = best_speedup(found, n_draft, self._cost(layer), self.reads_target)
+            numbers = range(1, n_draft + 1)
+            lengths = [acceptance_of_drafts(found, n, self.reads_target).length for n in numbers]
+            speedup = max(length / (1.0 + n * cost) for n, length in zip(numbers, lengths, strict=True))
             temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
-            facts.append(ExitFacts(temperature, round(length, 4), round(speedup, 4)))
+            facts.append(ExitFacts(temperature, round(lengths[-1], 4), round(speedup, 4)))
         self._exits = tuple(facts)
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
         return acceptance_of_drafts(drafts, n_draft, self.reads_target)
@@ -115,13 +125,9 @@ class ExitsRecipe(ExitRecipe):
         return {**out, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: ExitsHead, batch: TrainingBatch, embed: Any) -> Any:
-        rows = batch.answered
-        ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
-        losses = [
-            head_loss(network.logits(batch.hidden[rows, i], i), ids, p, weight, self.options.variation)
-            for i in range(len(self.layers))
-        ]
-        return sum(losses)
+        rows, variation = batch.answered, self.options.variation
+        logits = (network.logits(batch.hidden[rows, i], i) for i in range(len(self.layers)))
+        return sum(head_loss(of_exit, *batch.at(rows), variation) for of_exit in logits)
 
     def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[one.first_answer - 1 : -1, place].astype(np.float32)
@@ -153,8 +159,7 @@ class KangarooRecipe(ExitRecipe):
         mask = document_mask(batch.document)
         outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
         rows = batch.answered
-        ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
-        return head_loss(network.logits(outputs[rows]), ids, p, weight, self.options.variation)
+        return head_loss(network.logits(outputs[rows]), *batch.at(rows), self.options.variation)
 
     def _logits(self, network: KangarooHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[:-1, 0].astype(np.float32)
@@ -162,12 +167,6 @@ class KangarooRecipe(ExitRecipe):
         outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
         out: NDArray[np.float32] = network.logits(outputs[one.first_answer - 1 :])
         return out
-
-
-def agreement_of(logits: NDArray[Any], one: TrainingSequence, vocabulary: DraftVocabulary) -> Agreement:
-    """Return whether each of the answer's tokens is the likeliest of its row."""
-    drafted: Agreement = vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
-    return drafted
 
 
 def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: bool) -> Acceptance:
@@ -179,15 +178,6 @@ def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: b
         return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
 
     return walk((one for one, _ in drafts), accepted, n_draft, reads_target=reads_target)
-
-
-def best_speedup(
-    drafts: Sequence[Drafts], n_draft: int, cost: float, reads_target: bool
-) -> tuple[float, float]:
-    """Return the acceptance length of `n_draft` tokens, and the best speedup of any number up to that.
-    cost: of a drafted token, in passes of the target."""
-    lengths = [acceptance_of_drafts(drafts, n, reads_target).length for n in range(1, n_draft + 1)]
-    return lengths[-1], max(length / (1.0 + n * cost) for n, length in enumerate(lengths, 1))
 
 
 def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:
@@ -202,6 +192,3 @@ def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:
         return -float(np.where(agrees, np.log(p), np.log1p(-p)).mean())
 
     return float(min(TEMPERATURES, key=loss))
-
-
-EXIT_RECIPES: Mapping[str, type[Recipe]] = {recipe.kind: recipe for recipe in (ExitsRecipe, KangarooRecipe)}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.replay.recording import append_line
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answer_folder import Answer, writing
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.strict_json import parse_json
@@ -130,7 +130,7 @@ def build_cache(
         online = OnlineFeatures(online.target, answers, layers, online.top_k)
     key |= {"layers": list(layers)}
     files = CacheFiles(folder, answers, len(online.layers), width, online.top_k)
-    try:
+    with writing(f"{folder}: the cache of hidden states", "the sequences so far are kept"):
         folder.mkdir(parents=True, exist_ok=True)
         n = _repair(folder, files, answers, key)
         needed, free = files.bytes(len(answers)) - files.bytes(n), shutil.disk_usage(folder).free
@@ -155,11 +155,6 @@ def build_cache(
                 line = {"id": answers[number].id, "crc32": checksum(sequence)}
                 append_line(folder / INDEX, json.dumps(line).encode() + b"\n")
                 report(number + 1, len(answers))
-    except OSError as error:
-        raise PacelineError(
-            f"{folder}: the cache of hidden states cannot be written ({error.strerror or error}); make room "
-            "there: the sequences so far are kept, and the same command goes on"
-        ) from error
     return FeatureCache(folder, answers)
 
 

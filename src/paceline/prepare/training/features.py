@@ -17,7 +17,7 @@ from paceline.prepare.training.answer_folder import Answer, Ids
 from paceline.speculative.errors import ContractError, LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
-from paceline.speculative.tree import chain
+from paceline.speculative.tree import DraftTree, chain
 from paceline.speculative.validation import invalid
 
 TOP_K = 32
@@ -73,6 +73,8 @@ class OnlineFeatures(FeatureSource):
     layers: see RequiredOutputs. top_k: of `ids`, at most the vocabulary.
     Raises UsageError for an answer that does not fit the context."""
 
+    layers: tuple[int, ...]
+
     def __init__(
         self, target: Target, answers: Sequence[Answer], layers: Sequence[int], top_k: int = TOP_K
     ) -> None:
@@ -89,8 +91,6 @@ class OnlineFeatures(FeatureSource):
                 "for a larger one (-c)"
             )
 
-    layers: tuple[int, ...]
-
     def __getitem__(self, number: int) -> TrainingSequence:
         answer = self.answers[number]
         tokens = np.concatenate([answer.prompt, answer.tokens])
@@ -103,18 +103,22 @@ class OnlineFeatures(FeatureSource):
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
-        hidden, best = _Rows(n), list[tuple[NDArray[Any], NDArray[Any]]]()
+        hidden, best = list[Floats](), list[tuple[NDArray[Any], NDArray[Any]]]()
         target.forget()  # what is in the cache has no hidden states
         with closing(target.open()) as session:
+
+            def forward(part: DraftTree | int) -> ForwardOutput:
+                out = target.forward([(session, part)], want)[0]
+                hidden.append(hidden_states(out, sum(map(len, hidden))))
+                return out
+
             session.extend(given[:first_answer])
             while session.pending_tokens:
-                part = min(target.caps.max_prefill_tokens, session.pending_tokens)
-                hidden.add(target.forward([(session, part)], want)[0])
+                forward(min(target.caps.max_prefill_tokens, session.pending_tokens))
             at = first_answer
             while at <= n:  # the root is the token before `at`
                 tree = chain(given[at : at + most - 1], "right")
-                out = target.forward([(session, tree)], want)[0]
-                hidden.add(out)
+                out = forward(tree)
                 if predicted := range(min(len(tree) + 1, n - at)):
                     best.append(top_logprobs(out, predicted, self.top_k))
                 at += len(tree) + 1
@@ -124,30 +128,20 @@ class OnlineFeatures(FeatureSource):
         logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
         if not np.isfinite(logprobs).all():
             raise LogitsError(f"{target.origin}: its logits are not numbers")
-        return TrainingSequence(tokens, hidden.concatenated(), ids.astype(np.int32), logprobs, first_answer)
+        if (rows := sum(map(len, hidden))) != n:
+            raise ContractError(f"passes over {n} tokens have {rows} rows of hidden states")
+        return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
 
 
-class _Rows:
-    """The hidden states of a text of `n` tokens, collected from passes in any parts."""
-
-    def __init__(self, n: int) -> None:
-        self._parts: list[Floats] = []
-        self._n, self._end = n, 0
-
-    def add(self, out: ForwardOutput) -> None:
-        features = out.features
-        if features.hidden is None or features.start != self._end:
-            raise ContractError(f"a pass has no hidden states from position {self._end} on")
-        hidden = features.hidden
-        if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
-            hidden = hidden.detach().float().cpu().numpy()
-        self._parts.append(np.asarray(hidden, np.float32))
-        self._end += len(hidden)
-
-    def concatenated(self) -> Floats:
-        if self._end != self._n:
-            raise ContractError(f"passes over {self._n} tokens have {self._end} rows of hidden states")
-        return np.concatenate(self._parts)
+def hidden_states(out: ForwardOutput, start: int) -> Floats:
+    """Return a pass's hidden states in float32. Raises ContractError if they do not begin at `start`."""
+    features = out.features
+    if features.hidden is None or features.start != start:
+        raise ContractError(f"a pass has no hidden states from position {start} on")
+    hidden = features.hidden
+    if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
+        hidden = hidden.detach().float().cpu().numpy()
+    return np.asarray(hidden, np.float32)
 
 
 def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.prepare.training.answer_folder import writing
 from paceline.prepare.training.batches import batches_of, make_batch
 from paceline.prepare.training.dataset import CHECKPOINT, Sequences
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingSettings
 from paceline.prepare.training.recipe import Recipe
-from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
 
 CHECKPOINT_SECONDS = 60.0
@@ -93,15 +94,10 @@ class Trainer:
     ) -> Acceptance | None:
         """Train to the end, and return the best head's acceptance; None if none was better than before.
         An interrupt leaves a checkpoint. Raises PacelineError if the disk fails."""
-        try:
+        with writing(self._folder, "the last checkpoint is kept"):
             self._folder.mkdir(parents=True, exist_ok=True)
             best = self._run(training, held_out, progress)
             self._write_checkpoint()
-        except OSError as error:
-            raise PacelineError(
-                f"{self._folder}: cannot be written ({error.strerror or error}); make room there: the same "
-                "command goes on from the last checkpoint"
-            ) from error
         return best
 
     def _run(

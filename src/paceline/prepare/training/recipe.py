@@ -6,6 +6,7 @@ A recipe makes first weights, and returns the loss of a batch. The networks are 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,17 +16,16 @@ import torch
 
 from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Weights
+from paceline.heads.files import write_head
 from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
-from paceline.prepare.training.batches import TrainingBatch
+from paceline.prepare.training.batches import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, acceptance_of
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.plan import HeadOptions
-from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.errors import ModelError
 
 INIT_STD = 0.02
+RANDOM_TOKENS = 4096  # in the loss of a draft model, with the likely ones
 
 
 class Recipe(ABC):
@@ -165,3 +165,31 @@ def document_mask(document: Any) -> Any:
     """Return the mask [tokens, tokens] of a causal pass over several sequences."""
     at = torch.arange(len(document), device=document.device)
     return (document[:, None] == document[None]) & (at[:, None] >= at[None])
+
+
+def sampled_logits(outputs: Any, matrix: Any, ids: Any) -> tuple[Any, Any]:
+    """Return logits [rows, m] of the tokens in `ids` [rows, k] and of random others, and the places of `ids`
+    among them. A random token stands for all that are not there, so the log of how many is added to its logit
+    (Jean et al. 2015, arXiv:1412.2007). outputs: [rows, width]. matrix: [n_vocab, width]."""
+    wanted = ids.unique()
+    others = torch.randperm(len(matrix), device=wanted.device)[: len(wanted) + RANDOM_TOKENS]
+    others = others[torch.isin(others, wanted, invert=True)][:RANDOM_TOKENS]
+    logits = outputs @ matrix[torch.cat([wanted, others])].T
+    if len(others):
+        left = torch.zeros(logits.shape[1], device=logits.device)
+        left[len(wanted) :] = math.log((len(matrix) - len(wanted)) / len(others))
+        logits = logits + left
+    return logits, torch.searchsorted(wanted, ids)
+
+
+def head_loss(logits: Any, ids: Any, p: Any, weight: Any, variation: float) -> Any:
+    """Return (1 - variation) * cross-entropy + variation * total variation, the mean over rows by weight.
+
+    Cross-entropy is -sum p log q. Total variation is 1 - sum min(p, q), the rate at which sampled drafts are
+    refused (Leviathan et al. 2023, arXiv:2211.17192, theorem 3.5).
+    logits: [rows, draft_vocab]. ids, p: [rows, k]. weight: [rows]."""
+    logq = logits.gather(1, ids) - logits.logsumexp(1, keepdim=True)
+    loss = (1.0 - variation) * (p * -logq).sum(1)
+    if variation > 0.0:
+        loss = loss + variation * (1.0 - torch.minimum(p, logq.exp()).sum(1))
+    return (loss * weight).sum() / weight.sum().clamp(min=1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +13,11 @@ from paceline.heads.config import HeadConfig
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.prepare.training.batches import TrainingBatch
-from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.recipe import (
     Recipe,
     StepsCache,
     document_mask,
+    head_loss,
     layer_weights,
     normal,
     three_layers,
@@ -186,8 +185,3 @@ class BlockRecipe(Recipe):
             logits = logits + network.markov(before, outputs)[0]
         logits = logits.view(len(anchors), rows, len(self.vocabulary)).unbind(1)
         return self.decayed_loss(logits, batch.targets(range(rows), anchors))
-
-
-RECIPES: Mapping[str, type[Recipe]] = {
-    recipe.kind: recipe for recipe in (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe)
-}
