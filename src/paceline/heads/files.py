@@ -223,15 +223,10 @@ def write_head(
         write_json(folder / name, data)
 
 
-def exit_entries(config: HeadConfig) -> dict[str, Any]:
-    if not config.exits:
-        return {}
-    return {"exits": [asdict(one) for one in config.exits], "default_exit": config.default_exit}
-
-
 def config_entries(config: HeadConfig) -> dict[str, Any]:
     """Return the head's config.json."""
     if config.kind not in PUBLISHED:
+        exits = {"exits": [asdict(facts) for facts in config.exits], "default_exit": config.default_exit}
         return {
             KIND_KEY: config.kind,
             "version": VERSION,
@@ -241,7 +236,7 @@ def config_entries(config: HeadConfig) -> dict[str, Any]:
             "num_hidden_layers": config.n_layers,
             "depth": config.depth,
             "layer": layer_entries(config.shape),
-            **exit_entries(config),
+            **(exits if config.exits else {}),
         }
     name = PUBLISHED[config.kind]
     layer = layer_entries(config.shape) | {

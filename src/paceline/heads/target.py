@@ -47,14 +47,6 @@ class HeadBase(Target, Protocol):
     @property
     def layers(self) -> int: ...
 
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def text(self) -> Any: ...
-
-    @property
-    def token_trie(self) -> Any: ...
-
     @property
     def hidden_size(self) -> int: ...
 
@@ -94,7 +86,6 @@ class HeadTarget(DraftBase):
         self._like = np.zeros(0, np.float32) if like is None else like
         weights = {name: array(self._like, value) for name, value in weights.items()}
         self._own_embeddings = weights.get("embed_tokens.weight")
-        self._head = make_network(files.path, self.config, weights, make_linear)
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
         self.caps = Caps(
             max_branches=MAX_BRANCHES,
@@ -105,18 +96,18 @@ class HeadTarget(DraftBase):
             n_ctx=base.caps.n_ctx,
         )
         self.max_depth = self.config.depth or base.caps.n_ctx
-        self._try_out()
-
-    def _try_out(self) -> None:
-        """Compute two rows. Raises ModelError for weights that do not fit the configuration."""
-        try:
-            self._compute_two_rows()
-        except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
-            raise ModelError(
-                f"{self.path}: its weights do not fit its configuration ({type(error).__name__}: {error})"
-            ) from error
+        with prefix_errors(self.path):
+            try:
+                self._head = KINDS[self.kind](self.config, weights, make_linear)
+                self._compute_two_rows()
+            except KeyError as error:
+                raise ModelError(f"has no weights {error}: it is incomplete") from error
+            except (ValueError, IndexError, TypeError, RuntimeError) as error:
+                why = f"{type(error).__name__}: {error}"
+                raise ModelError(f"its weights do not fit its configuration ({why})") from error
 
     def _compute_two_rows(self) -> None:
+        """Try the network out."""
         session = self.open()
         session.extend([0, 0, 0])
         session.compute(chain([0], self.kind))
@@ -183,15 +174,6 @@ def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
     facts = replace(facts, hidden=facts.hidden or base.hidden_size, vocab=facts.vocab or base.vocab.size)
     with prefix_errors(path):
         return replace(config, target=facts).resolved(base.layers)
-
-
-def make_network(path: Path, config: HeadConfig, weights: Any, make_linear: MakeLinear | None = None) -> Any:
-    """Make the network of a head. Raises ModelError for missing or other weights."""
-    with prefix_errors(path):
-        try:
-            return KINDS[config.kind](config, weights, make_linear)
-        except KeyError as error:
-            raise ModelError(f"has no weights {error}: it is incomplete") from error
 
 
 def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) -> None:

@@ -26,8 +26,8 @@ from paceline.speculative.request import GenerationRequest
 torch = pytest.importorskip("torch")
 
 from paceline.prepare.training.batches import DraftVocabulary  # noqa: E402
-from paceline.prepare.training.dataset import Sequences  # noqa: E402  # needs torch
 from paceline.prepare.training.exit_recipes import fit_temperature  # noqa: E402
+from paceline.prepare.training.features import Sequences  # noqa: E402  # needs torch
 from paceline.prepare.training.loop import Trainer  # noqa: E402
 from paceline.prepare.training.plan import make_plan  # noqa: E402
 from paceline.prepare.training.train import embedding_of, make_recipe  # noqa: E402
@@ -84,7 +84,7 @@ def train(target: Any, kind: str, folder: Path, answers: list[Answer], **given: 
     def save(weights: Any, acceptance: Any) -> None:
         recipe.write(folder, target, weights, {"acceptance": acceptance.length})
 
-    after = Trainer(recipe, weights, embedding, folder, plan.settings, save).run(training, held_out)
+    after = Trainer(recipe, weights, embedding, folder, save).run(training, held_out)
     return recipe, before, after
 
 

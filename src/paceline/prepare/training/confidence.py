@@ -16,9 +16,9 @@ from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
 from paceline.heads.target import HeadTarget
 from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.dataset import FEATURES, Note, Report, Sequences, gather_answers
+from paceline.prepare.training.answers import FEATURES, Note, Report, gather_answers
 from paceline.prepare.training.evaluate import draft_along, walk
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, TrainingSequence
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
@@ -95,7 +95,7 @@ def train_confidence(
     def tick() -> None:
         report(FEATURES, (next(done), total))
 
-    found, record = fit_to_draft(draft, training, held_out, plan.settings.n_draft, tick)
+    found, record = fit_to_draft(draft, training, held_out, plan.options.n_draft, tick)
     card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(plan.folder)}
     found.write(plan.folder, card)
     return card

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -131,6 +131,33 @@ class OnlineFeatures(FeatureSource):
         if (rows := sum(map(len, hidden))) != n:
             raise ContractError(f"passes over {n} tokens have {rows} rows of hidden states")
         return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
+
+
+class Sequences:
+    """Some of a source's training sequences, in the order of their ids: answers end in any order.
+    lengths: in tokens, known without reading them.
+    layers: those whose hidden states a sequence has, of the source's; all by default."""
+
+    def __init__(self, source: FeatureSource, held_out: bool, layers: Sequence[int] = ()) -> None:
+        self._source = source
+        columns = [source.layers.index(layer) for layer in layers]
+        self._columns = None if columns in ([], [*range(len(source.layers))]) else columns
+        sides = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
+        self._numbers = sorted(sides, key=lambda i: source.answers[i].id)
+        self.answers = [source.answers[i] for i in self._numbers]
+        self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> TrainingSequence:
+        sequence = self._source[self._numbers[index]]
+        if self._columns is None:
+            return sequence
+        return replace(sequence, hidden=sequence.hidden[:, self._columns])
+
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[index] for index in range(len(self)))
 
 
 def hidden_states(out: ForwardOutput, start: int) -> Floats:

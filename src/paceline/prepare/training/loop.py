@@ -19,11 +19,10 @@ import numpy as np
 import torch
 
 from paceline.prepare.training.answer_folder import writing
+from paceline.prepare.training.answers import CHECKPOINT
 from paceline.prepare.training.batches import batches_of, make_batch
-from paceline.prepare.training.dataset import CHECKPOINT, Sequences
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.plan import TrainingSettings
+from paceline.prepare.training.features import Sequences, TrainingSequence
 from paceline.prepare.training.recipe import Recipe
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
@@ -55,11 +54,11 @@ class Trainer:
         weights: Mapping[str, Any],
         embedding: Any,
         folder: Path,
-        settings: TrainingSettings,
         save: Callable[[Mapping[str, Any], Acceptance], None],
         device: str = "cpu",
     ) -> None:
-        self._recipe, self._settings, self._folder, self._save = recipe, settings, folder, save
+        self._recipe, self._folder, self._save = recipe, folder, save
+        self._settings = settings = recipe.options
         self._device = torch.device(device)
         self._embedding = embedding.to(self._device)
         self.weights = {
@@ -83,8 +82,7 @@ class Trainer:
         settings = asdict(self._settings)
         del settings["minutes"], settings["epochs"]  # a run may be made longer
         vocabulary = zlib.crc32(self._recipe.vocabulary.ids.tobytes())
-        options = asdict(self._recipe.options)
-        return {"kind": self._recipe.kind, "options": options, "draft_vocab": vocabulary, **settings}
+        return {"kind": self._recipe.kind, "draft_vocab": vocabulary, **settings}
 
     def run(
         self,
@@ -198,6 +196,7 @@ class Trainer:
         try:
             state = torch.load(file, map_location=self._device, weights_only=True)
             key = state["key"]
+            key |= key.pop("options", {})  # where earlier versions have some
         except Exception as error:  # torch raises whatever its parts raise
             raise UsageError(f"{file}: cannot be read ({error}); remove it to begin anew") from error
         if key != self.key:

@@ -21,7 +21,7 @@ from paceline.heads.target import sample_tokens
 from paceline.prepare.training.batches import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, acceptance_of
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.plan import HeadOptions
+from paceline.prepare.training.plan import TrainingOptions
 from paceline.speculative.errors import ModelError
 
 INIT_STD = 0.02
@@ -36,7 +36,7 @@ class Recipe(ABC):
     is_parallel = False  # drafts `depth` tokens in a pass
 
     def __init__(
-        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: HeadOptions
+        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: TrainingOptions
     ) -> None:
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
 

@@ -20,16 +20,16 @@ from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
 from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
 from paceline.prepare.training.batches import DraftVocabulary
-from paceline.prepare.training.dataset import FEATURES, TRAINING, Note, Report, Sequences, gather_answers
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.exit_recipes import ExitsRecipe, KangarooRecipe
 from paceline.prepare.training.feature_cache import build_cache
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
 from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.loop import Trainer
-from paceline.prepare.training.plan import HeadOptions, TrainingPlan
+from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipe import RANDOM_TOKENS, Recipe
 from paceline.prepare.training.recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MedusaRecipe
@@ -68,7 +68,7 @@ def train_head(
     size = target.vocab.size if issubclass(KINDS[plan.kind], DraftRecipe) else plan.draft_vocab
     vocabulary = run_vocabulary(plan.folder / VOCABULARY, answers, target.vocab.size, size)
     recipe = make_recipe(target, plan, vocabulary)
-    torch.manual_seed(plan.settings.seed)
+    torch.manual_seed(plan.options.seed)
     embedding, device = embedding_of(target), training_device(plan.device)
     weights = recipe.weights(target.output_head(), embedding)
     needed = require_memory(plan, recipe.config, weights, embedding, device)
@@ -89,11 +89,11 @@ def train_head(
     card = make_card(llm, prompts, plan, training, held_out)
 
     def save(weights: Any, acceptance: Acceptance) -> None:
-        record = acceptance_record(acceptance, plan.settings.n_draft)
+        record = acceptance_record(acceptance, plan.options.n_draft)
         recipe.write(plan.folder, target, weights, card | {"acceptance": record})
 
     torch.set_num_threads(int(target.settings["threads"]))
-    trainer = Trainer(recipe, weights, embedding, plan.folder, plan.settings, save, device)
+    trainer = Trainer(recipe, weights, embedding, plan.folder, save, device)
     trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
     if plan.kind == "eagle3":
         write_for_llama_server(plan.folder, target, note)
@@ -152,7 +152,7 @@ def usual_layers(recipe: Recipe) -> set[int]:
     target, found = recipe.target, set[int]()
     for kind in KINDS.values():
         with suppress(ModelError, UsageError):  # the target has too few layers for some
-            one = kind(target, recipe.shape, recipe.vocabulary, HeadOptions())
+            one = kind(target, recipe.shape, recipe.vocabulary, TrainingOptions())
             found.update(one.config.resolved(target.layers).layer_ids)
     return found
 
@@ -192,7 +192,7 @@ def make_card(
         "sources": [asdict(source) for source in prompts.sources],
         "training": size(training),
         "held_out": size(held_out),
-        "settings": asdict(plan.settings) | asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
+        "settings": asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
     }
 
 
@@ -217,10 +217,10 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any) -> int:
     """Return the bytes of weights, embedding and one batch, without the target itself."""
-    tokens, steps = plan.settings.batch_tokens, max(1, plan.options.depth)
+    tokens, steps = plan.options.batch_tokens, max(1, plan.options.depth)
     parameters = sum(int(weight.numel()) for weight in weights.values())
     vocab = config.draft_vocab
-    if plan.kind in ("draft", "pard"):  # see losses.sampled_logits
+    if plan.kind in ("draft", "pard"):  # see sampled_logits
         vocab = min(vocab, 3 * RANDOM_TOKENS)
     logits = LOGIT_COPIES * tokens * vocab * steps
     states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers
