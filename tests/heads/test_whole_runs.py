@@ -123,12 +123,7 @@ def test_a_bench_measures_heads(
         f"plain,{drafter}:p_min=0",
         "--suite",
         suite,
-        "--items",
-        "1",
-        "-t",
-        "1",
-        "-c",
-        "256",
+        *["--items", "1", "-t", "1", "-c", "256"],
     )
     done = command(capsys, "bench", "-m", file, "-md", draft, *given, "--no-history", "--json")
     found = {result["system"]: result for result in done.json["results"]}[f"{drafter}:p_min=0"]
@@ -179,15 +174,7 @@ def test_drafts_of_heads_are_certified(
     text.write_text("ab ab ab ab\nhello hello\n")
     exact = ("--cache-type", "f32", "-fa", "off")  # such short texts cannot tell more rounding from errors
     small = ("--samples", "100", "--contexts", "2", "--sequences", "3", "-n", "12")
-    models = (
-        "-m",
-        file,
-        "-md",
-        heads[HEAD_OF.get(drafter, drafter)],
-        "--draft",
-        drafter,
-        "--policy",
-        "fixed",
-    )
+    head = heads[HEAD_OF.get(drafter, drafter)]
+    models = ("-m", file, "-md", head, "--draft", drafter, "--policy", "fixed")
     done = command(capsys, "certify", *models, *temperature, "--prompts", text, *exact, *small, "--json")
     assert (done.code, done.json["certified"]) == (0, True), done

@@ -28,7 +28,7 @@ from paceline.vocab.shared import check_shared
 
 RIDGE, STEPS = 1.0, 25
 MIN_TOKENS = 250  # of the answers to learn from, and of the held-out ones
-SCORE = NAMES.index("logit p1")
+LINE = [NAMES.index(name) for name in ("bias", "logit p1")]
 Floats = NDArray[np.float64]
 
 
@@ -122,16 +122,16 @@ def fit_to_draft(
     n_draft: int,
     tick: Callable[[], object] = lambda: None,
 ) -> tuple[Confidence, dict[str, Any]]:
-    """Fit a confidence; return it with its quality on held-out answers, beside that of the score alone, as
-    the policy calibrates it."""
+    """Fit a confidence. Return it with its quality on held-out answers, and that of the score alone, as the
+    policy calibrates it: by a line of its logit."""
     seen, unseen = collect(draft, training, n_draft, tick), collect(draft, held_out, n_draft, tick)
     weights = fit(seen)
-    by_score = calibrated(seen.features[:, SCORE], seen)(unseen.features[:, SCORE])
+    line = fit(Examples(seen.features[:, LINE], seen.accepted))
     record = {
         "examples": len(seen.accepted),
         "accepted": float(unseen.accepted.mean()),
         "confidence": quality(sigmoid(unseen.features @ weights), unseen.accepted),
-        "score": quality(by_score, unseen.accepted),
+        "score": quality(sigmoid(unseen.features[:, LINE] @ line), unseen.accepted),
     }
     return Confidence(str(draft.path), draft.identity()["model"], tuple(weights.tolist())), record
 
@@ -168,10 +168,3 @@ def quality(probability: Floats, accepted: Floats) -> dict[str, float]:
         return {"log_loss": loss, "auc": 1.0}
     auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
     return {"log_loss": loss, "auc": float(auc)}
-
-
-def calibrated(score: Floats, examples: Examples) -> Callable[[Floats], Floats]:
-    """Return the best map of the score alone, as the policy's calibrator learns it: a line of its logit."""
-    z = np.stack([np.ones_like(score), score], 1)
-    weights = fit(Examples(z, examples.accepted))
-    return lambda other: np.asarray(sigmoid(weights[0] + weights[1] * other))

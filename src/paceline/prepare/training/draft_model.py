@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +112,12 @@ class DraftRecipe(Recipe):
     ) -> Acceptance:
         network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
         depth = min(n_draft, self.config.depth or n_draft)
-        with torch.inference_mode():
-            return walk(sequences, partial(self._accepted, network, depth), depth)
+
+        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+            with torch.inference_mode():
+                return self._accepted(network, depth, one)
+
+        return walk(sequences, accepted_of, depth)
 
     def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
         """See `accepted_of` of walk."""
