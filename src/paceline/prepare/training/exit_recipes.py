@@ -42,6 +42,7 @@ class ExitRecipe(Recipe):
 
     default_layers: tuple[float, ...] = ()  # below 1: shares of the layers
     reads_target = False  # see evaluate.walk
+    frozen = frozenset({"lm_head.weight"})
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -67,10 +68,6 @@ class ExitRecipe(Recipe):
 
     def network(self, weights: Mapping[str, Any]) -> Any:
         return self.network_class(replace(self.config, exits=()), weights)
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        return frozenset({"lm_head.weight"})
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int

@@ -34,6 +34,7 @@ class Recipe(ABC):
     kind = ""
     network_class: Any  # of paceline.heads
     is_parallel = False  # drafts `depth` tokens in a pass
+    frozen = frozenset[str]()  # names of weights that are not trained
 
     def __init__(
         self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: TrainingOptions
@@ -85,11 +86,6 @@ class Recipe(ABC):
         """Write the head. Raises OSError."""
         sample = target.token_embeddings(sample_tokens(target.vocab.size))
         write_head(folder, self.config, weights, self.vocabulary.ids, sample, card)
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        """Names of weights that are not trained."""
-        return frozenset()
 
     def final_norm(self, output: Any) -> Any:
         """Return the target's final norm, to begin with."""

@@ -65,11 +65,8 @@ class EagleRecipe(Recipe):
     (arXiv:2401.15077, section 3.2), with noise on the hidden states."""
 
     kind, network_class = "eagle", EagleHead
+    frozen = frozenset({"lm_head.weight"})
     noise, cross_entropy_weight = 0.2, 0.1
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        return frozenset({"lm_head.weight"})
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.shape.hidden
