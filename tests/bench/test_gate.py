@@ -48,7 +48,7 @@ def answer(tokens: Sequence[int] | None, text: str = "") -> BenchAnswer:
 @pytest.fixture(scope="module")
 def llm(models: Path) -> Iterator[LLM]:
     engine: dict[str, Any] = {"threads": 1, "n_ctx": 512, "cache_type": "f32", "flash_attention": False}
-    drawn: dict[str, Any] = {"temperature": 1.0, "p_min": 0.0, "n_draft": 2}
+    drawn: dict[str, Any] = {"draft_temp": 1.0, "p_min": 0.0, "n_draft": 2}
     with paceline.load(models / "target.gguf", models / "draft.gguf", "model", **engine, **drawn) as loaded:
         yield loaded
 

@@ -47,6 +47,11 @@ def test_what_cannot_be_used_is_refused_by_name(text: str, said: str) -> None:
         parse_all(text, {})
 
 
+def test_a_stored_plan_with_an_older_name_of_a_setting_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown setting 'temperature'"):
+        parse_all("lookup", {"temperature": 0.0})
+
+
 def test_a_stored_plan_is_the_plan() -> None:
     plan = BenchPlan(
         models={"target": "a.gguf", "threads": 2, "flash_attention": None},

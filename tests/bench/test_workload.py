@@ -95,7 +95,7 @@ def test_a_file_without_items_or_text_is_refused(tmp_path: Path) -> None:
     assert refusal(path) == f"{path}, line 1: is not UTF-8 text (byte 0); convert it first"
 
 
-@pytest.mark.parametrize(("text", "name"), [("cod", "cod"), ("code,,edit", ""), ("", ""), ("code,x", "x")])
+@pytest.mark.parametrize(("text", "name"), [("sql", "sql"), ("code,,edit", ""), ("", ""), ("code,x", "x")])
 def test_an_unknown_suite_is_refused_with_the_known_ones(text: str, name: str) -> None:
     assert refusal(text).startswith(f"unknown suite {name!r}: choose from toy, real, code, edit, json, agent")
 

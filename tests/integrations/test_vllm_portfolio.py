@@ -222,7 +222,7 @@ def test_a_corpus_is_drafted_from_with_its_tokenizer_alone(
         ({"drafters": ["datastore"]}, "needs a corpus"),
         ({"p_min": 1.0}, "from 0 to less than 1"),
         ({"rows": 0}, "at least 1"),
-        ({"depth": 3}, "unknown setting depth: known are corpora, drafters"),
+        ({"depth": 3}, "unknown setting 'depth': choose from corpora, drafters"),
         ("suffix", "must hold settings"),
     ],
 )

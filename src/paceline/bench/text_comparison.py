@@ -144,7 +144,7 @@ def judge(
     at = first_difference(plain, drafted)
     if at is None:
         return OutputComparison(True, "yes")
-    if not sampling.greedy and llm.drafting.temperature > 0:
+    if not sampling.greedy and llm.drafting.draft_temp > 0:
         return OutputComparison(False, "no: sampled drafts draw another text from the same distribution", at)
     if not sampling.greedy:
         message = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"

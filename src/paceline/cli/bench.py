@@ -40,29 +40,26 @@ RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.
 PLAN_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("methods", str | None, None, "--methods", "NAMES",
-     "plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
+     "Methods: plain,lookup,suffix,lookup+model. Settings follow a colon: model:n_draft=12:policy=fixed. "
      "Default: plain,auto,lookup and, with a draft model, model; with --full all of them."),
     ("suite", str, "", "--suite", "NAME",
-     "One or more of `bench suites`, or a file: FILE.jsonl, specbench:FILE, sessions:FILE. "
+     "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. "
      "Default: real for a model with a chat template, else toy."),
-    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE",
-     "tiny or full. Default: by the size of the model."),
-    ("minutes", float, 5.0, "--minutes", "N", "Take as many items as fit into about N minutes; 0: all."),
-    ("full", bool, False, "--full", "", "All items and methods, 5 rounds, prompts read each time."),
-    ("items", int, 0, "--items", "N", "Number of items, however long they take; 0: by time."),
-    ("rounds", int | None, None, "-r --rounds", "N",
-     "Times that each item is measured. Default: 1; with --full 5."),
+    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE", "tiny or full. Default: by the model."),
+    ("minutes", float, 5.0, "--minutes", "N", "Time for all items. Takes as many as fit; 0: all."),
+    ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
+    ("items", int, 0, "--items", "N", "Number of items; 0: by time."),
+    ("rounds", int | None, None, "-r --rounds", "N", "Rounds of an item. Default: 1; with --full 5."),
     ("n", int, 0, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's."),
     ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
-     "Read a prompt once for all methods: quicker, but without a time to the first token. "
-     "Default: yes, but with --full, --rounds or --peer."),
+     "Read prompts once for all methods. Default: yes, but with --full, --rounds or --peer."),
     ("seed", int, 0, "--seed", "N", "The same seed draws the same texts."),
 ))  # fmt: skip
 PEER_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("peer", list[str] | None, None, "--peer", "KIND",
-     "Another system: llama-server (or =PATH), transformers, openai=URL; may be repeated."),
+     "Another system: llama-server, transformers, openai=URL. llama-server=PATH; may be repeated."),
     env=False,
 ))  # fmt: skip
 

@@ -59,6 +59,7 @@ def measure_experts(
         def load_with(drafter: str, lossy: str) -> LLM:
             """Load the model with one drafter, and the draft model only if the drafter needs it."""
             needed = {key: value for key, value in given.items() if key != "draft" or drafter == "model"}
+            needed["cross_vocab"] = "auto" if drafter == "model" else "off"
             return opened.enter_context(load(**needed, drafters=drafter, lossy=lossy))
 
         whole = load_with("none", "")

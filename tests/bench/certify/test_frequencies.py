@@ -46,7 +46,7 @@ def loop(drafting: Drafting, depth: int) -> SamplingSetup:
         FixedRowsTarget(toy, record_rows(toy, TEXT, 30), place)
         for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
     )
-    drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
+    drafter = ModelDrafter(draft, V, temperature=drafting.draft_temp)
     budget = Budget(depth, 2 * depth, drafting.width, p_min=0.0, p_split=0.1)
     return SamplingSetup(target, drafter, place, budget, SAMPLING, drafting.verify)
 

@@ -150,7 +150,7 @@ def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp
     path = tmp_path / "trace.jsonl"
     drawn = Sampling(temperature=0.7, min_p=0.1, repeat_penalty=1.1)
     add(recorder(path), sampling=drawn, seed=9)
-    add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), temperature=1.0))
+    add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), draft_temp=1.0))
     add(recorder(path))
     known, *others = [request.recording.gumbel_noise for request in traces.read(path, None).requests]
     assert known is not None

@@ -120,7 +120,7 @@ def test_a_file_without_a_request_and_text_without_a_tokenizer_are_refused(tmp_p
     ):
         with pytest.raises(UsageError, match=r"trace.jsonl: holds no answer to replay"):
             read(tmp_path, *lines)
-    with pytest.raises(UsageError, match=r"line 2: holds text.*--tokenizer"):
+    with pytest.raises(UsageError, match=r"line 2: holds text.*-m FILE"):
         read(tmp_path, OURS, {"prompt": "a", "completion": "b"})
     with pytest.raises(UsageError, match="--chat-template: this model has no chat template; leave it out"):
         read(tmp_path, {"prompt": "a", "completion": "b"}, tokenizer=Letters(), template=True)

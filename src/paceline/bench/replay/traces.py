@@ -188,7 +188,7 @@ def requests_of(
         raise LineError(f"has no request and answer; {FORMS}")
     if tokenizer is None:
         raise MissingTokenizerError(
-            "holds text, and a replay is of tokens: name the model with --tokenizer FILE.gguf "
+            "holds text, and a replay is of tokens: name the model with -m FILE.gguf "
             "(`paceline zoo path target` prints one to try with)"
         )
     turns = _rendered if template and parts[0][0] != RAW else _joined

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.bench.jsonl import LineError, describe, object_of, raw_lines, text_of
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import unknown
 
 Message = tuple[str, str | None]  # role and content
 FOLDER = Path(__file__).parent
@@ -74,10 +75,7 @@ def load(text: str) -> list[Item]:
         elif part in known_suites():
             items = read(FOLDER / f"{part}.jsonl")
         else:
-            choices = ", ".join([*GROUPS, *known_suites()])
-            raise UsageError(
-                f"unknown suite {part!r}: choose from {choices}, or name a file ending in .jsonl"
-            )
+            raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
         for item in items:
             if out.setdefault(item.id, item) is not item:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; name one file alone")
