@@ -233,8 +233,6 @@ def tree_mask(tree: DraftTree, nodes: range, root: int, start: int = 0) -> NDArr
 class ParallelSession(HeadSession):
     """A text in a head that drafts all depths at once: a node's row is that of its depth."""
 
-    max_depth = 0
-
     def _nodes(self, tree: DraftTree, known: int) -> None:
         depths = tree.depths()
         for node in range(known, len(tree)):

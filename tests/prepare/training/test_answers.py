@@ -180,16 +180,12 @@ def test_another_target_or_tokenizer_is_refused(toy: LLM, prompts: TrainingPromp
     out = tmp_path / "out"
     generate_answers(toy, prompts, out, max_tokens=8)
     old, new = toy.target.identity()["model"][:8], ToyTarget(seed=4).identity()["model"][:8]
-    with (
-        paceline.load("toy:seed=4", drafters="none") as other,
-        pytest.raises(UsageError, match=rf"the target \({old}, now {new}\); choose"),
+    for model, different in (
+        ("toy:seed=4", rf"the target \({old}, now {new}\); choose"),
+        ("toy:n_vocab=10", r"the target \(.*\); its tokenizer \(.*\); choose"),
     ):
-        generate_answers(other, prompts, out, max_tokens=8)
-    with (
-        paceline.load("toy:n_vocab=10", drafters="none") as other,
-        pytest.raises(UsageError, match=r"the target \(.*\); its tokenizer \(.*\); choose"),
-    ):
-        generate_answers(other, prompts, out, max_tokens=8)
+        with paceline.load(model, drafters="none") as other, pytest.raises(UsageError, match=different):
+            generate_answers(other, prompts, out, max_tokens=8)
 
 
 def test_another_held_out_share_keeps_the_answers(toy: LLM, tmp_path: Path) -> None:

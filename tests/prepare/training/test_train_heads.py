@@ -32,6 +32,8 @@ from training_answers import write_lines
 
 pytest.importorskip("torch")
 
+import torch
+
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
 from paceline.prepare.training.answers import CHECKPOINT, SPLIT
@@ -81,8 +83,6 @@ def weights_of(folder: Path) -> dict[str, Any]:
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
-    import torch
-
     state: dict[str, Any] = torch.load(folder / CHECKPOINT, weights_only=True)
     return state
 
@@ -276,6 +276,10 @@ def test_another_setting_in_the_folder_of_a_run_is_refused(
             train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1, **other))
     with pytest.raises(UsageError, match="has a run with another kind"):
         train_head(llm, prompts, plan_of("eagle", tmp_path, epochs=1, use_cache=False))
+    state = checkpoint(tmp_path)
+    state["key"]["options"] = {"depth": state["key"].pop("depth")}  # as earlier versions wrote it
+    torch.save(state, tmp_path / CHECKPOINT)
+    assert train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))["kind"] == "medusa"
     (tmp_path / CHECKPOINT).write_bytes(b"torn")
     with pytest.raises(UsageError, match=r"checkpoint.pt: cannot be read"):
         train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))
@@ -357,8 +361,6 @@ def test_a_run_goes_on_with_its_answers_and_its_draft_vocabulary(
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_batch_without_a_token_to_draft_teaches_nothing(kind: str, tmp_path: Path) -> None:
     """A prompt can be longer than what of a sequence is trained on."""
-    import torch
-
     target, n = ToyTarget(8, seed=3, layers=4, width=64), 6
     plan = plan_of(kind, tmp_path, width=64)
     recipe = make_recipe(target, plan, DraftVocabulary(np.arange(8), 8))
