@@ -130,7 +130,7 @@ def build_cache(
         online = OnlineFeatures(online.target, answers, layers, online.top_k)
     key |= {"layers": list(layers)}
     files = CacheFiles(folder, answers, len(online.layers), width, online.top_k)
-    with writing(f"{folder}: the cache of hidden states", "the sequences so far are kept"):
+    with writing(folder, "the hidden states so far are kept"):
         folder.mkdir(parents=True, exist_ok=True)
         n = _repair(folder, files, answers, key)
         needed, free = files.bytes(len(answers)) - files.bytes(n), shutil.disk_usage(folder).free
