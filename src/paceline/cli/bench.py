@@ -1,4 +1,4 @@
-"""`paceline bench`: measure methods and other systems on the same requests, and keep a history."""
+"""`paceline bench`: measure methods and other systems on the same requests, and continue interrupted runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
 
-RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.")]
 PLAN_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("methods", str | None, None, "--methods", "NAMES",
@@ -146,6 +145,7 @@ def _run(
     """Measure, print, and return the exit code."""
     from paceline.bench.bench import Bench
     from paceline.cli.progress import progress
+    from paceline.report.bench import write
 
     with Interrupts() as interrupts:
 
@@ -153,7 +153,10 @@ def _run(
             return progress(work, interrupts)
 
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
-    _write(record.as_dict(), as_json)
+    if as_json:
+        print_json(record.as_dict())
+    else:
+        write(record.as_dict(), sys.stdout)
     return outcome(record)
 
 
@@ -178,15 +181,6 @@ def outcome(record: BenchRecord) -> int:
     return 0
 
 
-def _write(record: Mapping[str, Any], as_json: bool) -> None:
-    from paceline.report.bench import write
-
-    if as_json:
-        print_json(record)
-    else:
-        write(record, sys.stdout)
-
-
 @app.command("suites", cls=GroupedCommand)
 def list_suites(as_json: options.AsJson = False) -> None:
     """List the suites that come with the package."""
@@ -202,49 +196,21 @@ def list_suites(as_json: options.AsJson = False) -> None:
     write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
 
 
-@app.command("list", cls=GroupedCommand)
-def list_runs(
-    history: options.HistoryFile = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Most runs, the newest first.")] = 20,
-    as_json: options.AsJson = False,
-) -> None:
-    """List the runs of the history."""
-    from paceline.report.bench import write_runs
-
-    runs = _open_history(history).runs(limit)
-    if as_json:
-        print_json(runs)
-    else:
-        write_runs(runs, sys.stdout)
-
-
-def _stored(history: History, text: str) -> dict[str, Any]:
-    """Return the run with this number, or the last. Raises UsageError."""
-    try:
-        number = None if text == "last" else read_number(int, text)
-    except ValueError:
-        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last") from None
-    return history.run("last" if number is None else number)
-
-
-@app.command(cls=GroupedCommand)
-def show(
-    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
-) -> None:
-    """Print a run again."""
-    _write(_stored(_open_history(history), which), as_json)
-
-
 @app.command(cls=GroupedCommand)
 def resume(
-    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
+    which: Annotated[str, argument("RUN", "Its number, as the interrupted bench gave it, or last.")] = "last",
+    history: options.HistoryFile = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """Go on with an interrupted run; its measurements are kept."""
     from paceline.bench.bench import BenchPlan
 
+    try:
+        number = None if which == "last" else read_number(int, which)
+    except ValueError:
+        raise UsageError(f"run {which!r}: give the number of an interrupted run, or last") from None
     runs = _open_history(history)
-    stored = _stored(runs, which)
-    id_ = stored["id"]
+    stored = runs.run("last" if number is None else number)
     if stored["status"] == "done":
-        raise UsageError(f"run {id_} is complete: `paceline bench show {id_}` prints it")
-    return _run(BenchPlan.read(stored["plan"]), runs, id_, as_json)
+        raise UsageError(f"run {stored['id']} is complete: there is nothing left to measure")
+    return _run(BenchPlan.read(stored["plan"]), runs, stored["id"], as_json)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +165,8 @@ def interleaved(items: Sequence[Item]) -> Iterator[Item]:
     for item in items:
         category = home.setdefault(item.session, item.category) if item.session else item.category
         by_category.setdefault(category, []).append(item)
-    queues = [_spread(some) for some in by_category.values()]
-    while queues:
-        for queue in list(queues):
-            if (following := next(queue, None)) is None:
-                queues.remove(queue)
-            else:
-                yield following
+    for turn in zip_longest(*map(_spread, by_category.values())):
+        yield from (item for item in turn if item is not None)
 
 
 def _spread(items: Sequence[Item]) -> Iterator[Item]:
