@@ -1,13 +1,10 @@
-"""The page as the server serves it, and tools through OpenAI's client: a real model, a real browser."""
+"""The page as the server serves it: a real model, a real browser."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from openai import OpenAI
 from playwright.sync_api import Browser, expect
 
 import paceline
@@ -19,20 +16,6 @@ from serving import LONG, Served, serving, until
 pytestmark = pytest.mark.slow
 
 COPY = "Say this again, word for word: red green blue red green blue red green blue red green blue"
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
-QUESTION: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +28,6 @@ def llm() -> Iterator[LLM]:
 def served(llm: LLM) -> Iterator[Served]:
     with serving(llm, names=("small",)) as up:
         yield up
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=LONG) as made:
-        yield made
 
 
 def test_a_conversation_on_the_page(browser: Browser, served: Served, llm: LLM) -> None:
@@ -85,53 +62,3 @@ def test_stop_on_the_page_frees_the_session(browser: Browser, served: Served) ->
     page.get_by_role("button", name="Stop").click()
     served.rest()
     page.close()
-
-
-def test_a_call_is_forced_and_read(client: OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="small",
-        messages=QUESTION,
-        tools=[WEATHER],
-        tool_choice="required",
-        temperature=0,
-        max_tokens=64,
-    )
-    (choice,) = answer.choices
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.content is None
-    calls: Any = choice.message.tool_calls
-    (call,) = calls
-    assert (call.function.name, list(json.loads(call.function.arguments))) == ("get_weather", ["city"])
-    # And its result goes back into the conversation.
-    said: Any = [
-        *QUESTION,
-        choice.message,
-        {"role": "tool", "tool_call_id": call.id, "content": "19 degrees"},
-    ]
-    after = client.chat.completions.create(
-        model="small", messages=said, tools=[WEATHER], temperature=0, max_tokens=24
-    )
-    assert after.choices[0].message.content
-
-
-def test_a_call_in_a_stream_is_the_whole_one(client: OpenAI) -> None:
-    asked: Any = {
-        "model": "small",
-        "messages": QUESTION,
-        "tools": [WEATHER],
-        "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
-        "temperature": 0,
-        "max_tokens": 64,
-    }
-    whole = client.chat.completions.create(**asked).choices[0]
-    arguments, names, reason = "", list[str](), None
-    for chunk in client.chat.completions.create(**asked, stream=True):
-        for choice in chunk.choices:
-            reason = choice.finish_reason or reason
-            deltas: Any = choice.delta.tool_calls or ()
-            for call in deltas:
-                arguments += call.function.arguments or ""
-                names += [call.function.name] if call.function.name else []
-    calls: Any = whole.message.tool_calls
-    (told,) = calls
-    assert (arguments, names, reason) == (told.function.arguments, ["get_weather"], "tool_calls")
