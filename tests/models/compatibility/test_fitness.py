@@ -44,11 +44,7 @@ def test_verifying_reads_more_experts_the_longer_the_draft() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "weight", "words"),
-    [
-        (4_000_000_000, "warning", "57.1%"),
-        (500_000_000, "note", "7.1%"),
-    ],
+    ("parameters", "weight", "words"), [(4_000_000_000, "warning", "57.1%"), (500_000_000, "note", "7.1%")]
 )
 def test_a_draft_has_to_be_smaller(parameters: int, weight: str, words: str) -> None:
     size = of(check(parameters=parameters), "parameters")

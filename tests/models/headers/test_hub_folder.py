@@ -67,9 +67,8 @@ def test_architectures_have_llama_cpps_names(model_type: str, arch: str) -> None
         ({"layer_types": "mamba"}, ATTENTION),
     ],
 )
-def test_how_a_model_remembers(tmp_path: Path, config: dict[str, Any], memory: str) -> None:
-    facts = facts_of(tmp_path, **config)
-    assert facts.memory == memory
+def test_config_decides_the_kind_of_memory(tmp_path: Path, config: dict[str, Any], memory: str) -> None:
+    assert facts_of(tmp_path, **config).memory == memory
 
 
 def test_experts_and_windows(tmp_path: Path) -> None:
@@ -83,12 +82,9 @@ def test_experts_and_windows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "read"),
     [
-        ("one", "one"),
+        *(("one", "one"), ([3], None), (3, None), ("", None)),
         ([{"name": "tool_use", "template": "two"}, {"name": "default", "template": "one"}], "one"),
         ([{"name": "tool_use", "template": "two"}], "two"),
-        ([3], None),
-        (3, None),
-        ("", None),
     ],
 )
 def test_templates_in_the_settings(tmp_path: Path, template: Any, read: str | None) -> None:
@@ -108,11 +104,8 @@ def test_folders_without_a_model_say_what_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "is no JSON"),
-        (b"\xff{}", "is not text"),
-        (b"[]", "holds no JSON object"),
-        (b"{}", "names no model_type"),
-        (b'{"model_type": 3}', "names no model_type"),
+        *((b"", "is no JSON"), (b"\xff{}", "is not text"), (b"[]", "holds no JSON object")),
+        *((b"{}", "names no model_type"), (b'{"model_type": 3}', "names no model_type")),
         (b'{"a": NaN}', "NaN is no number"),
         (b'{"a": ' + b"9" * 5000 + b"}", "is no JSON"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is no JSON"),
