@@ -40,17 +40,17 @@ def changed(**parts: Any) -> bytes:
     return json.dumps(json.loads(path_of(KEY).read_bytes()) | parts).encode()
 
 
+WRONG = (("x", []), (1, 3), (1, [float("inf")]))
+EFFORTS = [{"seconds": seconds, "depths": depths, "rows": []} for seconds, depths in WRONG]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda: b"",
         lambda: changed(cost={"rows": [1], "depths": [256], "seconds": [[-1.0]]}),
         lambda: changed(step="x"),
-        lambda: changed(effort=None),
-        lambda: changed(effort={"seconds": "x", "depths": [], "rows": []}),
-        lambda: changed(effort={"seconds": 1, "depths": 3, "rows": []}),
-        lambda: changed(effort={"seconds": 1}),
-        lambda: changed(effort={"seconds": 1, "depths": [float("inf")], "rows": []}),
+        *(lambda effort=effort: changed(effort=effort) for effort in (None, {"seconds": 1}, *EFFORTS)),
         lambda: b"[" * 100_000,
     ],
 )

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from paceline.speculative.errors import UsageError
-from paceline.text.messages import (
-    ToolChoice,
-    parse_messages,
-    parse_tool_choice,
-    parse_tools,
-    template_variables,
-)
+from paceline.text.messages import ToolChoice, parse_messages, parse_tool_choice, parse_tools
+from paceline.text.messages import template_variables as variables
 
+NESTED = json.loads("[" * 42 + "]" * 42)
 USER = {"role": "user", "content": "a"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": [1, {"y": null}]}'}}
 F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 G = {"type": "function", "function": {"name": "g"}}
 
 
+def calling(call: Any) -> list[Any]:
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
 def test_parts_are_joined_and_what_is_null_is_left_out() -> None:
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
     said = {"role": "developer", "content": parts, "name": None, "tool_calls": None, "refusal": None}
     assert parse_messages([said]) == [{"role": "system", "content": "a b"}]
-    assert parse_messages([{"role": "user", "content": [], "tool_calls": []}]) == [
-        {"role": "user", "content": ""}
-    ]
+    assert parse_messages([{**USER, "content": [], "tool_calls": []}]) == [{**USER, "content": ""}]
     assert parse_messages("a") == [USER]
 
 
 def test_arguments_become_mappings_and_results_get_names() -> None:
-    called, result = parse_messages(
-        [
-            {"role": "assistant", "content": None, "tool_calls": [CALL]},
-            {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "2"}]},
-        ]
-    )
+    said = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "2"}]}
+    called, result = parse_messages([*calling(CALL), said])
     assert called["content"] is None
     assert called["tool_calls"] == [{**CALL, "function": {"name": "f", "arguments": {"x": [1, {"y": None}]}}}]
     assert result == {"role": "tool", "tool_call_id": "1", "content": "2", "name": "f"}
@@ -45,13 +40,7 @@ def test_arguments_become_mappings_and_results_get_names() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "taken"),
-    [
-        ("", {}),
-        ({"a": (1, 2)}, {"a": [1, 2]}),
-        ('{"a": 1', '{"a": 1'),
-        ("[1]", "[1]"),
-        ("[" * 9999, "[" * 9999),
-    ],
+    [("", {}), ({"a": (1, 2)}, {"a": [1, 2]}), *((text, text) for text in ('{"a": 1', "[1]", "[" * 9999))],
 )
 def test_arguments_that_are_no_object_stay_what_a_model_wrote(arguments: Any, taken: Any) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
@@ -65,28 +54,11 @@ def test_a_thought_has_all_of_its_names() -> None:
         assert message["reasoning_content"] == message["thinking"] == "a"
 
 
-def nested(levels: int) -> Any:
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-def calling(call: Any) -> list[Any]:
-    return [{"role": "assistant", "content": None, "tool_calls": [call]}]
-
-
 @pytest.mark.parametrize(
     ("chat", "complaint"),
     [
-        (
-            [{"role": "user", "content": [{"type": "image_url"}]}],
-            "has a part of type 'image_url': must be text",
-        ),
-        (
-            [{"role": "user", "content": [{"type": "text", "text": 1}]}],
-            r"messages\[0\]: its content 1: must be",
-        ),
+        ([{**USER, "content": [{"type": "image_url"}]}], "has a part of type 'image_url': must be text"),
+        ([{**USER, "content": [{"type": "text", "text": 1}]}], r"messages\[0\]: its content 1: must be"),
         ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
         ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
         (calling({"function": {"name": "a b"}}), "its name 'a b': must be of 1 to 64 letters"),
@@ -95,7 +67,7 @@ def calling(call: Any) -> list[Any]:
         ([{"role": "assistant", "tool_calls": {"a": 1}}], "its tool_calls .*: must be a list"),
         ([{**USER, "x": object}], "its x .*: must be what JSON has"),
         ([{**USER, "x": float("nan")}], "its x nan: must be what JSON has"),
-        ([{**USER, "x": nested(41)}], "its x: lists and mappings within one another, over 40 levels"),
+        ([{**USER, "x": NESTED}], "its x: lists and mappings within one another, over 40 levels"),
         ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
     ],
 )
@@ -153,15 +125,12 @@ def test_a_choice_that_is_none_is_refused(tools: Any, choice: Any, complaint: st
 
 
 def test_a_templates_variables_are_json_and_not_its_messages() -> None:
-    assert template_variables(None) == {}
-    assert template_variables({"enable_thinking": False, "documents": ({"a": 1},)}) == {
-        "enable_thinking": False,
-        "documents": [{"a": 1}],
-    }
+    assert variables(None) == {}
+    assert variables({"think": False, "documents": ({"a": 1},)}) == {"think": False, "documents": [{"a": 1}]}
     for given, complaint in (
         ({"tools": []}, "chat_template_kwargs: tools is not to be set there"),
         (5, "chat_template_kwargs 5: must be a mapping"),
         ({"x": len}, "chat_template_kwargs .*: must be what JSON has"),
     ):
         with pytest.raises(UsageError, match=complaint):
-            template_variables(given)  # type: ignore[arg-type]
+            variables(given)  # type: ignore[arg-type]

@@ -89,6 +89,7 @@ BARTOWSKI = [f"Phi-3-mini-{quant}.gguf" for quant in QUANTS]
 SPLIT = [f"{q}/m-{q}-0000{i}-of-00002.gguf" for q in ("Q2_K", "Q8_0") for i in (2, 1)]
 UNSLOTH = [f"Qwen3-8B-{quant}.gguf" for quant in ("UD-Q4_K_M", "Q4_K_M", "UD-Q4_K_XL")]
 UNSLOTH += ["BF16/Qwen3-8B.gguf"]
+NAME_IT = "Name it after a colon, as in hf.co/u/r:"
 
 
 @pytest.mark.parametrize(
@@ -116,11 +117,11 @@ def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) 
     ("names", "asked", "said"),
     [
         ([], "", "u/r: has no model as a GGUF file; look for a repository whose name ends in -GGUF"),
-        (["a-Q2_K.gguf", "a-F16.gguf"], "", "u/r: which one of F16, Q2_K? Name it after a colon, as in hf"),
-        (["a-Q2_K.gguf"], "Q2", "u/r: has no Q2; there is Q2_K. Name it after a colon, as in hf.co/u/r:Q2_K"),
+        (["a-Q2_K.gguf", "a-F16.gguf"], "", f"u/r: which one of F16, Q2_K? {NAME_IT}F16"),
+        (["a-Q2_K.gguf"], "Q2", f"u/r: has no Q2; there is Q2_K. {NAME_IT}Q2_K"),
         (["a-Q4_K_M_L.gguf"], "Q4_K_M", "u/r: has no Q4_K_M; there is Q4_K_M_L."),
         (["mmproj-a-Q8_0.gguf", "a-Q2_K.gguf"], "mmproj-a-Q8_0.gguf", "has no mmproj-a-Q8_0.gguf"),
-        (["x/a-Q8_0.gguf", "b-Q8_0.gguf"], "", "which one of b-Q8_0.gguf, x/a-Q8_0.gguf? Name it after"),
+        (["x/a-Q8_0.gguf", "b-Q8_0.gguf"], "", f"which one of b-Q8_0.gguf, x/a-Q8_0.gguf? {NAME_IT}"),
         ([SPLIT[0], SPLIT[3]], "Q2_K", "u/r: 1 of the parts of Q2_K are missing"),
         (["../a-Q8_0.gguf", "/a-Q8_0.gguf"], "", "u/r: has no model as a GGUF file"),
         ([f"m{i}-Q2_K.gguf" for i in range(99)], "", "m3-Q2_K.gguf and 75 more? Name it after"),
