@@ -105,9 +105,8 @@ def test_connections_are_as_many_as_there_are_files_for(
         ([], ["6.6.6.6"], "127.0.0.1"),
         (["10.0.0.1"], ["6.6.6.6"], "127.0.0.1"),
         (["127.0.0.1"], [], "127.0.0.1"),
-        (["127.0.0.1"], ["6.6.6.6"], "6.6.6.6"),
+        *((["127.0.0.1"], [*more, "6.6.6.6"], "6.6.6.6") for more in ([], ["1.1.1.1"])),
         (["127.0.0.1"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
-        (["127.0.0.1"], ["1.1.1.1", "6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1", "10.0.0.1"], ["1.1.1.1, 6.6.6.6, 10.0.0.1"], "6.6.6.6"),
         (["127.0.0.0/8"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1"], ["::1"], "::1"),
@@ -124,9 +123,7 @@ def test_a_client_is_named_by_a_trusted_proxy_alone(
             paceline.load("toy:", drafters="lookup") as llm,
             serving(llm, rules=SecurityRules(proxies=proxies)) as up,
         ):
-            httpx2.get(
-                f"{up.url}/health", headers=[("x-forwarded-for", header) for header in headers], timeout=LONG
-            )
+            up.get("/health", headers=[("x-forwarded-for", header) for header in headers])
     finally:
         log.removeHandler(caplog.handler)
     assert f" client={client} " in caplog.text

@@ -91,7 +91,8 @@ def test_a_corpus_without_its_files_is_refused(home: Path, vocab: Vocab, gone: s
     "damage",
     [
         *(b"", b"{}", b"[]", b'{"version": 1', b"\xff\xfe", b'{"version": 2}'),
-        b'{"version": 1, "kinds": ["magic"]}', {"tokens": "12"}, {"documents": None}, {"n_vocab": 6.5}, {"kinds": [["ngram"]]}, {"model": 1},
+        b'{"version": 1, "kinds": ["magic"]}',
+        {"tokens": "12"}, {"documents": None}, {"n_vocab": 6.5}, {"kinds": [["ngram"]]}, {"model": 1},
         {"skipped": []}, {"skipped": {"empty": "1"}}, {"sources": ["src"]}, {"sources": [{"path": "src"}]},
     ],
 )  # fmt: skip
