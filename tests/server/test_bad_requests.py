@@ -58,9 +58,7 @@ def problem(answer: httpx2.Response, status: int) -> dict[str, Any]:
     return error
 
 
-def sent(
-    served: Served, content: bytes | Iterator[bytes], path: str = CHAT, **headers: str
-) -> httpx2.Response:
+def sent(served: Served, content: bytes | repeat[bytes], path: str = CHAT) -> httpx2.Response:
     headers = {"content-type": "application/json"}
     return httpx2.post(served.url + path, content=content, headers=headers, timeout=LONG)
 

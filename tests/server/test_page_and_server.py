@@ -2,63 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, expect
 
 import paceline
-from paceline.api import LLM
 from page_browser import answered, ask
 from real_model import smollm2
-from serving import LONG, Served, serving, until
+from serving import LONG, serving
 
 pytestmark = pytest.mark.slow
 
 COPY = "Say this again, word for word: red green blue red green blue red green blue red green blue"
 
 
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with paceline.load(smollm2(), None, "lookup", sessions=2, n_ctx=768, threads=1, ngram_min=1) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def served(llm: LLM) -> Iterator[Served]:
-    with serving(llm, names=("small",)) as up:
-        yield up
-
-
-def test_a_conversation_on_the_page(browser: Browser, served: Served, llm: LLM) -> None:
-    page = browser.new_page()
-    page.set_default_timeout(1000 * LONG)
+def test_conversation_on_the_page_shows_what_the_library_generates(browser: Browser) -> None:
     complaints: list[str] = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(served.url)
-    page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Temperature").fill("0")
-    page.get_by_label("Longest answer").fill("40")
-    page.keyboard.press("Escape")
-    ask(page, COPY)
-    told = answered(page)
-    alone = llm.generate(llm.chat_tokens(COPY), max_tokens=40)
-    assert told == alone.text.strip()
-    assert "tokens/s" in page.locator(".figures").inner_text()
-    assert page.locator(".answer .mark").count() > 0  # a copy is drafted by lookup
-    expect(page.locator("#live")).to_contain_text("lookup")
-    page.close()
-    assert complaints == []
-    served.rest()
-
-
-def test_stop_on_the_page_frees_the_session(browser: Browser, served: Served) -> None:
-    page = browser.new_page()
-    page.set_default_timeout(1000 * LONG)
-    page.goto(served.url)
-    ask(page, "Write a very long story about the sea.")
-    until(lambda: served.service.running == 1)
-    page.get_by_role("button", name="Stop").click()
-    served.rest()
-    page.close()
+    with (
+        paceline.load(smollm2(), None, "lookup", sessions=2, n_ctx=768, threads=1, ngram_min=1) as llm,
+        serving(llm) as served,
+    ):
+        page = browser.new_page()
+        page.set_default_timeout(1000 * LONG)
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(served.url)
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label("Temperature").fill("0")
+        page.get_by_label("Longest answer").fill("40")
+        page.keyboard.press("Escape")
+        ask(page, COPY)
+        told = answered(page)
+        alone = llm.generate(llm.chat_tokens(COPY), max_tokens=40)
+        assert told == alone.text.strip()
+        assert "tokens/s" in page.locator(".figures").inner_text()
+        assert page.locator(".answer .mark").count() > 0  # a copy is drafted by lookup
+        expect(page.locator("#live")).to_contain_text("lookup")
+        page.close()
+        assert complaints == []
+        served.rest()
