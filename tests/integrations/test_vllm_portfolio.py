@@ -209,16 +209,13 @@ def test_a_corpus_is_drafted_from_with_its_tokenizer_alone(
     assert request.accepted > len(request.answer) // 2
 
 
-ALONE = "does not draft from texts alone"
+ALONE = "does not draft from texts alone: in vLLM choose from auto, suffix"
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        *(
-            ({"drafters": [name]}, f"{ALONE}: in vLLM choose from auto, suffix")
-            for name in ("model", "lookahead")
-        ),
+        *(({"drafters": [name]}, ALONE) for name in ("model", "lookahead")),
         ({"drafters": ["datastore"]}, "needs a corpus"),
         ({"p_min": 1.0}, "from 0 to less than 1"),
         ({"rows": 0}, "at least 1"),

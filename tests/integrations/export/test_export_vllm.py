@@ -72,6 +72,7 @@ def test_settings_are_translated_or_usual() -> None:
     assert made(draft=DRAFT, drafting_settings=usual) == made(draft=DRAFT)
 
 
+P_MIN = {"p_min": 0.4}
 OURS = ("--speculative-config={}", "--speculative_config {}", "-sc.method fly", "--port 1")
 
 
@@ -79,10 +80,7 @@ OURS = ("--speculative-config={}", "--speculative_config {}", "-sc.method fly", 
     ("asked", "words"),
     [
         ({"draft": DRAFT, "drafting_settings": {"width": 4}}, "no counterpart of width 4"),
-        (
-            {"draft": DRAFT, "drafting_settings": {"p_min": 0.4}},
-            "draft_model has no counterpart of p_min 0.4",
-        ),
+        ({"draft": DRAFT, "drafting_settings": P_MIN}, "vLLM's draft_model has no counterpart of p_min 0.4"),
         ({"draft": DRAFT, "drafting_settings": {"n_draft": 3}}, "no counterpart of n_draft 3"),
         ({"draft": DRAFT, "drafters": ("none",)}, "nothing is drafted"),
         ({"drafters": ("model",)}, "--draft model needs a draft model"),
