@@ -61,8 +61,8 @@ def test_features_that_the_build_leaves_unused_are_listed(
     flags = cpu_flags(SystemFiles(machine(tmp_path)))
     assert flags is not None
     found = cpu_features(flags, build)
-    assert (" ".join(found.there), " ".join(found.used)) == (there, used)
-    assert found.unused == tuple(name for name in found.there if name not in found.used)
+    assert (found.there, found.used) == (tuple(there.split()), tuple(used.split()))
+    assert found.unused == tuple(name for name in there.split() if name not in used.split())
 
 
 def test_processors_that_differ_have_the_features_of_all(tmp_path: Path) -> None:

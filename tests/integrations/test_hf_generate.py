@@ -36,14 +36,11 @@ def ids(*prompts: list[int]) -> Any:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"eos_token_id": None},
-        {},
-        {"repetition_penalty": 1.3, "eos_token_id": None},
-        {"no_repeat_ngram_size": 2, "eos_token_id": None},
-        {"min_new_tokens": 30, "suppress_tokens": [7, 8]},
+        {"eos_token_id": None}, {}, {"repetition_penalty": 1.3, "eos_token_id": None},
+        {"no_repeat_ngram_size": 2, "eos_token_id": None}, {"min_new_tokens": 30, "suppress_tokens": [7, 8]},
         {"eos_token_id": [1, 20]},
     ],
-)
+)  # fmt: skip
 def test_greedy_text_is_that_of_generate(model: Any, drafters: Any, settings: dict[str, Any]) -> None:
     given = USUAL | settings
     expected = model.generate(ids(PROMPT), **given)

@@ -61,7 +61,7 @@ def test_every_turn_of_a_chat_has_the_session_of_its_first_in_however_many_piece
 
 def test_another_beginning_or_another_key_is_another_session() -> None:
     other = [TURNS[0], {"role": "user", "content": "good morning"}]
-    keys: list[dict[str, str]] = [{}, {"x_api_key": "b"}, *({"authorization": f"Bearer {c}"} for c in "ab")]
+    keys: list[dict[str, Any]] = [{}, {"x_api_key": "b"}, *({"authorization": f"Bearer {c}"} for c in "ab")]
     ids = [through(chat(other))[0], *(through(chat(TURNS), **key)[0] for key in keys)]
     assert len({tuple(one) for one in ids}) == len(ids)
 

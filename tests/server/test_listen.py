@@ -82,10 +82,8 @@ def _status(url: str) -> int:
 @pytest.mark.parametrize(
     ("soft", "hard", "most", "set_to"),
     [
-        (256, 4096, 1024, 1152),  # more is to be had
-        (256, 512, 384, 512),  # not enough
-        (4096, 4096, 1024, None),
-        (100, 100, 16, None),
+        *((256, 4096, 1024, 1152), (256, 512, 384, 512)),  # more is to be had; not enough
+        *((4096, 4096, 1024, None), (100, 100, 16, None)),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 1024, None),
     ],
 )

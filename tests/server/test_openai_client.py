@@ -155,7 +155,8 @@ def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:
     for chunk in digits.completions.create(**how, stream=True, extra_body=wish):
         parts += (chunk.model_extra or {}).get("speculative", {}).get("parts", [])
     assert "".join(text for text, _ in parts) == answer.choices[0].text
-    for off in ({"enabled": False}, {"drafters": []}):
+    ways: list[dict[str, Any]] = [{"enabled": False}, {"drafters": []}]
+    for off in ways:
         body = {"ignore_eos": True, "speculative": {**off, "report": True}}
         plain = digits.completions.create(**how, extra_body=body)
         assert plain.choices[0].text == answer.choices[0].text
@@ -275,6 +276,6 @@ def test_forced_call_streams_as_it_is_returned_and_its_result_is_accepted(client
                 arguments += delta.function.arguments or ""
                 names += [delta.function.name] if delta.function.name else []
     assert (arguments, names, reason) == (call.function.arguments, ["get_weather"], "tool_calls")
-    result = {"role": "tool", "tool_call_id": call.id, "content": "19 degrees"}
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "19 degrees"}
     after = client.chat.completions.create(messages=[*QUESTION, choice.message, result], **how)
     assert after.choices[0].message.content

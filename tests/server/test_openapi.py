@@ -73,7 +73,7 @@ def test_every_answer_is_as_promised(
 
 
 def test_streams_are_as_promised(api: Any) -> None:
-    chat = {"messages": [{"role": "user", "content": "a"}]}
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
     for path, body in {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": chat}.items():
         case = api[path]["POST"].Case(body={**body, "stream": True}, media_type="application/json")
         assert case.call_and_validate().status_code == 200

@@ -42,7 +42,8 @@ def assert_accessible(page: Page) -> None:
 def test_every_state_is_accessible_and_fits_the_window(
     browser: Browser, size: dict[str, int], scheme: str
 ) -> None:
-    answers = [Answer([*PARTS, CODE]), refusal(429, "The queue is full."), Answer(PARTS, holds_after=2)]
+    answers: list[Any] = [Answer([*PARTS, CODE]), refusal(429, "The queue is full.")]
+    answers += [Answer(PARTS, holds_after=2)]
     stand_in = StandIn(answers, key="k")
 
     def look() -> None:

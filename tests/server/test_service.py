@@ -323,10 +323,8 @@ def test_outputs_can_be_iterated_asynchronously(toy: LLM) -> None:
     async def text(service: ServingEngine, request: GenerationRequest, most: int = 99) -> str:
         parts = list[str]()
         async with aclosing(service.generate(request)) as outputs:
-            async for output in outputs:
+            while len(parts) < most and (output := await anext(outputs, None)):
                 parts.append(output.text)
-                if len(parts) == most:
-                    break
         return "".join(parts)
 
     async def both(service: ServingEngine) -> tuple[str, str]:

@@ -40,7 +40,7 @@ def changed(**parts: Any) -> bytes:
     return json.dumps(json.loads(path_of(KEY).read_bytes()) | parts).encode()
 
 
-WRONG = (("x", []), (1, 3), (1, [float("inf")]))
+WRONG: tuple[Any, ...] = (("x", []), (1, 3), (1, [float("inf")]))
 EFFORTS = [{"seconds": seconds, "depths": depths, "rows": []} for seconds, depths in WRONG]
 
 
@@ -88,12 +88,10 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("other", "covered"),
     [
-        (EFFORT, True),
-        (MeasurementEffort(1.0, (256,), (1, 4)), True),
-        (MeasurementEffort(3.0, (256,), (1,)), False),
-        (MeasurementEffort(1.0, (4096,), (1,)), False),
+        (EFFORT, True), (MeasurementEffort(1.0, (256,), (1, 4)), True),
+        (MeasurementEffort(3.0, (256,), (1,)), False), (MeasurementEffort(1.0, (4096,), (1,)), False),
         (MeasurementEffort(1.0, (256,), (1, 3)), False),
     ],
-)
+)  # fmt: skip
 def test_an_effort_covers_what_asks_for_no_more(other: MeasurementEffort, covered: bool) -> None:
     assert EFFORT.covers(other) is covered

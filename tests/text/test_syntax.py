@@ -88,13 +88,11 @@ def test_unusable_schema_is_refused_in_one_line(schema: Any, complaint: str) -> 
 @pytest.mark.parametrize(
     ("pattern", "complaint"),
     [
-        ("(", "unclosed group"),
-        ("a{3,1}", "invalid repetition count range"),
-        (r"(a)\1", "backreferences are not supported"),
-        ("a(?=b)", "look-around"),
+        ("(", "unclosed group"), ("a{3,1}", "invalid repetition count range"),
+        (r"(a)\1", "backreferences are not supported"), ("a(?=b)", "look-around"),
         ("a\\", "it ends in a backslash that escapes nothing"),
     ],
-)
+)  # fmt: skip
 def test_unusable_regular_expression_is_refused_in_one_line(pattern: str, complaint: str) -> None:
     refused(None, pattern, f"the regular expression cannot be used: {complaint}")
 

@@ -158,8 +158,9 @@ def test_arguments_that_are_no_json_have_the_types_of_the_schema() -> None:
     whole = f"<tool_call>\n<function=weather>\n{text}</function>\n</tool_call>"
     ((_, arguments),) = calls("qwen-coder", whole)[1]
     assert json.loads(arguments) == {"city": "1\n2", "days": 3, "note": None, "other": "4"}
-    broken = "<tool_call>\n<function=weather>\n<parameter=city>\na\n"
-    assert calls("qwen-coder", broken) == (broken, [])
+    for rest in ("<parameter=city>\na\n", "nothing"):
+        broken = f"<tool_call>\n<function=weather>\n{rest}"
+        assert calls("qwen-coder", broken) == (broken, [])
     text = "<parameter=days>\nmany\n</parameter>\n<parameter=note>\n5\n</parameter>\n"
     text = f"<function=weather>\n{text}</function>"
     ((_, arguments),) = calls("qwen-coder", text)[1]

@@ -100,17 +100,12 @@ def test_a_verdict_is_what_loading_the_two_would_say(
 
 
 def test_without_a_text_in_common_nothing_can_be_translated() -> None:
-    alone = TokenizerFacts(
-        "BPE", "", [b"x%d" % i for i in range(9)], special={"bos": 0, "eos": 0}, ends=frozenset({0})
-    )
-    found = compare(
-        model("target", alone, family="qwen2.5"),
-        model("draft", replace(alone, texts=[b"y%d" % i for i in range(9)])),
-    )
+    ours, theirs = ([b"%b%d" % (letter, i) for i in range(9)] for letter in (b"x", b"y"))
+    alone = TokenizerFacts("BPE", "", ours, special={"bos": 0, "eos": 0}, ends=frozenset({0}))
+    found = compare(model("target", alone, family="qwen2.5"), model("draft", replace(alone, texts=theirs)))
     assert (found.verdict, weights(found, "fatal")) == ("incompatible", ["tokens in common"])
-    assert found.advice == (
-        "take a draft of the target's family (qwen2.5), or --draft lookup, which needs none",
-    )
+    advice = "take a draft of the target's family (qwen2.5), or --draft lookup, which needs none"
+    assert found.advice == (advice,)
 
 
 def test_advice_can_be_pasted_into_a_shell() -> None:

@@ -97,10 +97,8 @@ def test_reading_a_header_takes_little_memory_whatever_it_claims(tmp_path: Path,
     path = tmp_path / "crafted.gguf"
     with path.open("wb") as file:
         SHAPES[shape](file)
-    code = f"import sys; sys.path[:] = {sys.path!r}{MEASURE}"
-    done = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=300
-    )
+    code = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}{MEASURE}", path]
+    done = subprocess.run(code, capture_output=True, text=True, check=True, timeout=300)
     path.unlink()
     peak = int(done.stdout.splitlines()[-1])
     assert 20 < peak < LIMIT, done.stdout

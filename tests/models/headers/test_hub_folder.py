@@ -57,16 +57,13 @@ def test_architectures_have_llama_cpps_names(model_type: str, arch: str) -> None
 @pytest.mark.parametrize(
     ("config", "memory"),
     [
-        ({}, ATTENTION),
-        ({"model_type": "mamba2"}, RECURRENT),
-        ({"model_type": "zamba2"}, HYBRID),
+        ({}, ATTENTION), ({"model_type": "mamba2"}, RECURRENT), ({"model_type": "zamba2"}, HYBRID),
         ({"model_type": "qwen3_next"}, HYBRID),
         ({"layer_types": ["full_attention", "sliding_attention"]}, ATTENTION),
         ({"layer_types": ["linear_attention", "full_attention"]}, HYBRID),
-        ({"layer_types": ["mamba", "mamba"]}, RECURRENT),
-        ({"layer_types": "mamba"}, ATTENTION),
+        ({"layer_types": ["mamba", "mamba"]}, RECURRENT), ({"layer_types": "mamba"}, ATTENTION),
     ],
-)
+)  # fmt: skip
 def test_config_decides_the_kind_of_memory(tmp_path: Path, config: dict[str, Any], memory: str) -> None:
     assert facts_of(tmp_path, **config).memory == memory
 

@@ -55,10 +55,8 @@ def test_what_a_file_leaves_out_hangs_on_the_tokenizer(
 
 
 def test_what_a_file_says_goes_before_and_no_id_lies_outside() -> None:
-    said = replace(
-        PLAIN, special={"bos": 3, "eos": 4, "eot": 5}, ends=frozenset({6, 99}), add_bos=True, add_eos=True
-    )
-    found = make_vocab(said)
+    special = {"bos": 3, "eos": 4, "eot": 5}
+    found = make_vocab(replace(PLAIN, special=special, ends=frozenset({6, 99}), add_bos=True, add_eos=True))
     assert (found.bos, set(found.eos), found.add_bos, found.add_eos) == (3, {4, 5, 6}, True, True)
     assert make_vocab(replace(PLAIN, special={"bos": 99, "eos": -1})).bos == 11
     assert make_vocab(replace(PLAIN, pre="gemma4", add_bos=False)).add_bos  # as llama.cpp does

@@ -113,11 +113,8 @@ def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Pa
 
 
 def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> None:
-    script = (
-        "from paceline.models.stores.download import pull;"
-        "from paceline.models.stores.reference import parse;"
-        "pull(parse('user/repo'), lambda *_: None)"
-    )
+    script = "from paceline.models.stores import download, reference;"
+    script += "download.pull(reference.parse('user/repo'), lambda *_: None)"
     hub.breaks = [100_000]
     environ = os.environ | {"HF_HUB_DISABLE_TELEMETRY": "1"}
     with subprocess.Popen([sys.executable, "-c", script], env=environ) as child:

@@ -95,20 +95,17 @@ NAME_IT = "Name it after a colon, as in hf.co/u/r:"
 @pytest.mark.parametrize(
     ("names", "asked", "files"),
     [
-        (BARTOWSKI, "", ["Phi-3-mini-Q4_K_M.gguf"]),
-        (BARTOWSKI, "Q4_K_M_L", ["Phi-3-mini-Q4_K_M_L.gguf"]),
+        (BARTOWSKI, "", ["Phi-3-mini-Q4_K_M.gguf"]), (BARTOWSKI, "Q4_K_M_L", ["Phi-3-mini-Q4_K_M_L.gguf"]),
         (BARTOWSKI, "F32", ["Phi-3-mini-f32.gguf"]),
         (BARTOWSKI, "phi-3-mini-q2_k.gguf", ["Phi-3-mini-Q2_K.gguf"]),
         (SPLIT, "", ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"]),
-        (SPLIT, "m-Q2_K-00001-of-00002.gguf", SPLIT[1::-1]),
-        (UNSLOTH, "", ["Qwen3-8B-Q4_K_M.gguf"]),
-        (UNSLOTH, "UD-Q4_K_M", ["Qwen3-8B-UD-Q4_K_M.gguf"]),
-        (UNSLOTH, "bf16", ["BF16/Qwen3-8B.gguf"]),
+        (SPLIT, "m-Q2_K-00001-of-00002.gguf", SPLIT[1::-1]), (UNSLOTH, "", ["Qwen3-8B-Q4_K_M.gguf"]),
+        (UNSLOTH, "UD-Q4_K_M", ["Qwen3-8B-UD-Q4_K_M.gguf"]), (UNSLOTH, "bf16", ["BF16/Qwen3-8B.gguf"]),
         (["mmproj-m-Q8_0.gguf", "m.Q5_0.gguf", "imatrix-Q8_0.gguf", "mtp-m-Q8_0.gguf"], "", ["m.Q5_0.gguf"]),
         (["ggml-model-q4_0.gguf", "tokenizer.json"], "Q4_0", ["ggml-model-q4_0.gguf"]),
         (["a/m-Q8_0.gguf", "b/m-Q8_0.gguf"], "b/m-Q8_0.gguf", ["b/m-Q8_0.gguf"]),
     ],
-)
+)  # fmt: skip
 def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) -> None:
     assert select_variant(names, asked, "u/r") == tuple(files)
 
