@@ -12,6 +12,7 @@ import pytest
 
 from command_line import program
 from paceline.models import zoo
+from paceline.models.names import model_path
 from paceline.models.resolve import file_of, local_files
 from paceline.models.stores.reference import parse
 from paceline.speculative.errors import ModelError, UsageError
@@ -48,6 +49,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(zoo, "ZOO_ENTRIES", rows)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return pretend(tmp_path / "site", DATA)
+
+
+def test_path_of_a_model_has_no_backend_prefix() -> None:
+    assert model_path(Path("hf:some/folder")) == model_path(Path("some/folder")) == Path("some/folder")
 
 
 def test_a_packages_file_is_found_without_importing_it(installed: Path) -> None:

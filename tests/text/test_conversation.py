@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,43 +55,6 @@ def test_a_thought_has_all_of_its_names() -> None:
         assert message["reasoning_content"] == message["thinking"] == "a"
 
 
-@pytest.mark.parametrize(
-    ("chat", "complaint"),
-    [
-        ([{**USER, "content": [{"type": "image_url"}]}], "has a part of type 'image_url': must be text"),
-        ([{**USER, "content": [{"type": "text", "text": 1}]}], r"messages\[0\]: its content 1: must be"),
-        ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
-        ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
-        (calling({"function": {"name": "a b"}}), "its name 'a b': must be of 1 to 64 letters"),
-        (calling({"function": {"name": "f", "arguments": [1]}}), "must be JSON text or a mapping"),
-        (calling({"id": 1, "function": {"name": "f"}}), "its id 1: must be text"),
-        ([{"role": "assistant", "tool_calls": {"a": 1}}], "its tool_calls .*: must be a list"),
-        ([{**USER, "x": object}], "its x .*: must be what JSON has"),
-        ([{**USER, "x": float("nan")}], "its x nan: must be what JSON has"),
-        ([{**USER, "x": NESTED}], "its x: lists and mappings within one another, over 40 levels"),
-        ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
-    ],
-)
-def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        parse_messages(chat)
-
-
-@pytest.mark.parametrize(
-    ("tools", "complaint"),
-    [
-        (F, "tools .*: must be a list of function descriptions"),
-        ([{"type": "web_search", "function": {"name": "f"}}], r"tools\[0\] .*: must be a mapping"),
-        ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 64"),
-        ([F, F], r"tools\[1\]: there is another one named f"),
-        ([{"function": {"name": "f", "parameters": "{}"}}], "its parameters '{}': must be a JSON schema"),
-    ],
-)
-def test_what_describes_no_functions_is_refused(tools: Any, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        parse_tools(tools)
-
-
 def test_tools_are_taken_as_they_are_but_for_what_is_null() -> None:
     strict = {"type": "function", "function": {**F["function"], "strict": None}}  # type: ignore[dict-item]
     assert parse_tools((strict, {"function": G["function"]})) == [F, G]
@@ -110,27 +74,56 @@ def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: Too
     assert parse_tool_choice([F, G], choice) == chosen
 
 
-@pytest.mark.parametrize(
-    ("tools", "choice", "complaint"),
-    [
-        ([], "required", "tool_choice asks for a call, and there are no tools"),
-        ([F], "any", 'tool_choice \'any\': must be "none", "auto", "required" or'),
-        ([F], {"name": "f"}, "tool_choice .*: must be"),
-        ([F], {"function": {"name": "h"}}, "tool_choice: the function 'h': must be one of the tools: f"),
-    ],
-)
-def test_a_choice_that_is_none_is_refused(tools: Any, choice: Any, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        parse_tool_choice(tools, choice)
-
-
-def test_a_templates_variables_are_json_and_not_its_messages() -> None:
+def test_template_variables_are_json() -> None:
     assert variables(None) == {}
     assert variables({"think": False, "documents": ({"a": 1},)}) == {"think": False, "documents": [{"a": 1}]}
-    for given, complaint in (
-        ({"tools": []}, "chat_template_kwargs: tools is not to be set there"),
-        (5, "chat_template_kwargs 5: must be a mapping"),
-        ({"x": len}, "chat_template_kwargs .*: must be what JSON has"),
-    ):
-        with pytest.raises(UsageError, match=complaint):
-            variables(given)  # type: ignore[arg-type]
+
+
+BAD_MESSAGES: list[Any] = [
+    ([{**USER, "content": [{"type": "image_url"}]}], "has a part of type 'image_url': must be text"),
+    ([{**USER, "content": [{"type": "text", "text": 1}]}], r"messages\[0\]: its content 1: must be"),
+    ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
+    ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
+    (calling({"function": {"name": "a b"}}), "its name 'a b': must be of 1 to 64 letters"),
+    (calling({"function": {"name": "f", "arguments": [1]}}), "must be JSON text or a mapping"),
+    (calling({"id": 1, "function": {"name": "f"}}), "its id 1: must be text"),
+    ([{"role": "assistant", "tool_calls": {"a": 1}}], "its tool_calls .*: must be a list"),
+    ([{**USER, "x": object}], "its x .*: must be what JSON has"),
+    ([{**USER, "x": float("nan")}], "its x nan: must be what JSON has"),
+    ([{**USER, "x": NESTED}], "its x: lists and mappings within one another, over 40 levels"),
+    ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
+]
+BAD_TOOLS: list[Any] = [
+    (F, "tools .*: must be a list of function descriptions"),
+    ([{"type": "web_search", "function": {"name": "f"}}], r"tools\[0\] .*: must be a mapping"),
+    ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 64"),
+    ([F, F], r"tools\[1\]: there is another one named f"),
+    ([{"function": {"name": "f", "parameters": "{}"}}], "its parameters '{}': must be a JSON schema"),
+]
+BAD_CHOICES: list[Any] = [
+    (([], "required"), "tool_choice asks for a call, and there are no tools"),
+    (([F], "any"), 'tool_choice \'any\': must be "none", "auto", "required" or'),
+    (([F], {"name": "f"}), "tool_choice .*: must be"),
+    (([F], {"function": {"name": "h"}}), "tool_choice: the function 'h': must be one of the tools: f"),
+]
+BAD_VARIABLES: list[Any] = [
+    ({"tools": []}, "chat_template_kwargs: tools is not to be set there"),
+    (5, "chat_template_kwargs 5: must be a mapping"),
+    ({"x": len}, "chat_template_kwargs .*: must be what JSON has"),
+]
+
+
+@pytest.mark.parametrize(
+    ("parse", "given", "complaint"),
+    [
+        *((parse_messages, *row) for row in BAD_MESSAGES),
+        *((parse_tools, *row) for row in BAD_TOOLS),
+        *((lambda choice: parse_tool_choice(*choice), *row) for row in BAD_CHOICES),
+        *((variables, *row) for row in BAD_VARIABLES),
+    ],
+)
+def test_bad_messages_tools_choices_and_variables_are_refused(
+    parse: Callable[[Any], Any], given: Any, complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        parse(given)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_reading_a_header_takes_little_memory_whatever_it_claims(tmp_path: Path,
     path = tmp_path / "crafted.gguf"
     with path.open("wb") as file:
         SHAPES[shape](file)
-    code = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}{MEASURE}", path]
+    code: list[Any] = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}{MEASURE}", path]
     done = subprocess.run(code, capture_output=True, text=True, check=True, timeout=300)
     path.unlink()
     peak = int(done.stdout.splitlines()[-1])

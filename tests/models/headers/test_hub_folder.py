@@ -133,21 +133,19 @@ def test_all_that_an_index_names_is_weighed(tmp_path: Path) -> None:
     assert size == 16
 
 
+BESIDE = "names files that are not beside it"
+
+
 @pytest.mark.parametrize(
-    ("table", "said"),
-    [(["a"], "has no weight_map"), ({"a": "model-7.safetensors"}, r"model-7\.safetensors.*fetch it too")],
+    ("table", "reason"),
+    [
+        (["a"], "has no weight_map"),
+        ({"a": "model-7.safetensors"}, r"model-7\.safetensors.*fetch it too"),
+        *(({"a": f"{name}x.safetensors"}, BESIDE) for name in ("../", "a/")),
+        *(({"a": name}, BESIDE) for name in ("/etc/passwd", "..\\x", "", "a\0b", "..", "\ud800")),
+    ],
 )
-def test_an_index_without_its_files_is_refused(tmp_path: Path, table: object, said: str) -> None:
+def test_index_that_names_missing_or_other_files_is_refused(tmp_path: Path, table: Any, reason: str) -> None:
     write_json(tmp_path / "model.safetensors.index.json", {"weight_map": table})
-    with pytest.raises(ModelError, match=said):
-        read_weights(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../x.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x", "", "a\0b", "..", "\ud800"],
-)
-def test_an_index_names_files_beside_it_only(tmp_path: Path, name: str) -> None:
-    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {"a": name}})
-    with pytest.raises(ModelError, match="names files that are not beside it"):
+    with pytest.raises(ModelError, match=reason):
         read_weights(tmp_path)

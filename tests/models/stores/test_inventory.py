@@ -141,14 +141,16 @@ def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
     lora.mkdir()
     for name in ("adapter_config.json", "config.json", "adapter_model.safetensors"):
         (lora / name).touch()
+    (hub_folder(folder / "vision") / "config.json").write_text('{"model_type": "vit"}')
     found = look(home, folder)
     assert found.models == []
     told = {Path(note.partition(":")[0]).name: note for note in found.notes}
-    assert len(found.notes) == len(told) == 10
+    assert len(found.notes) == len(told) == 11
     reasons = {"adapter": "an adapter", "vocab": "vocabulary only", "model": "draft head"}
     for name, reason in (reasons | {"mmproj": "projector"}).items():
         assert reason in told[f"{name}.gguf"]
     assert "half-way" in told["m.gguf.downloadInProgress"]
+    assert "no language model" in told["vision"]
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="names are UTF-8 there")
