@@ -55,7 +55,7 @@ def unbound(drafting: Drafting, draft: bool) -> str | None:
     """Why there is no bound for a method, None where there is one. draft: there is a draft model."""
     if others := [row.name for row in drafting.rows if row.window]:
         return f"{others[0]} proposes by what was verified before, not by the text alone"
-    if drafting.temperature > 0 and draft and users(drafting.drafters, DRAFT):
+    if drafting.draft_temp > 0 and draft and users(drafting.drafters, DRAFT):
         return "what the draft model samples is not told by the text"
     return None
 

@@ -6,7 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-HELP = "--spec-type none,draft-simple"
 PIECE = '{"content":"a","tokens":[7],"stop":false,"tokens_predicted":%d}'
 
 
@@ -19,15 +18,9 @@ def write_fake_server(path: Path, mode: str) -> Path:
 
 def main() -> None:
     mode = sys.argv[-1]
-    if "--help" in sys.argv:
-        print(HELP)
-        return
     if "--version" in sys.argv:
         print("ggml: found 0 devices\nversion: 9596 (18ef86ece)\nbuilt with Clang 20.1.8")
         return
-    if mode == "refuses":
-        print("error: invalid argument: --port", file=sys.stderr)
-        sys.exit(1)
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
     class Handler(BaseHTTPRequestHandler):

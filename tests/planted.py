@@ -34,9 +34,9 @@ from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Probabilities, Sampling, softmax
 from paceline.speculative.tree import ROOT, DraftTree
 
-CHAIN = Drafting(("model",), temperature=1.0)
+CHAIN = Drafting(("model",), draft_temp=1.0)
 TREE = replace(CHAIN, width=3)
-GREEDY = replace(CHAIN, temperature=0.0)
+GREEDY = replace(CHAIN, draft_temp=0.0)
 Change = Callable[[DraftTree], DraftTree]
 
 
@@ -214,7 +214,7 @@ def loop(
 ) -> SamplingSetup:
     """Return the setup that `certify` makes of these settings, with `change` applied to the drafts."""
     drafter = model.ModelDrafter(
-        draft, target.vocab.size, temperature=drafting.temperature, top_k=drafting.top_k
+        draft, target.vocab.size, temperature=drafting.draft_temp, top_k=drafting.draft_top_k
     )
     return SamplingSetup(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
 

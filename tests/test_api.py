@@ -54,7 +54,7 @@ def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
     ("request_", "complaint"),
     [
         ({"logit_bias": {258: 1.0}}, "logit_bias for token 258: the model's tokens are 0 to 257"),
-        ({"warmth": 1}, "unknown setting warmth"),
+        ({"warmth": 1}, "unknown setting 'warmth'"),
         ({"stop": [""]}, "an empty stop string"),
         ({"max_tokens": 0}, "max_tokens 0: must be at least 1"),
         ({"logprobs": 259}, "logprobs 259: must be between 0 and the model's 258 tokens"),
@@ -151,7 +151,7 @@ WAYS: list[dict[str, Any]] = [
     {"drafters": "none"},
     {"drafters": "lookup", "ngram_min": 1},
     {"drafters": "model", "width": 3, "p_split": 0.01, "p_min": 0.0},
-    {"drafters": "model", "temperature": 1.0, "p_min": 0.0},
+    {"drafters": "model", "draft_temp": 1.0, "p_min": 0.0},
 ]
 
 

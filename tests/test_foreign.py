@@ -24,7 +24,7 @@ PROMPTS = {
 WAYS: dict[str, dict[str, Any]] = {
     "tli": {"cross_vocab": "tli"},
     "tli, trees": {"cross_vocab": "tli", "n_draft": 4, "width": 4, "p_split": 0.05},
-    "tli, sampled": {"cross_vocab": "tli", "temperature": 0.8},
+    "tli, sampled": {"cross_vocab": "tli", "draft_temp": 0.8},
     "slem": {"cross_vocab": "slem"},
     "slem, long drafts": {"cross_vocab": "slem", "n_draft": 16, "p_min": 0.2},
     "slem after lookup": {"cross_vocab": "slem", "drafters": "lookup,model"},
@@ -66,7 +66,7 @@ def test_the_text_of_a_seed_is_plain_samplings_unless_drafts_are_sampled_too(llm
     for seed, kind in enumerate(PROMPTS):
         plain = llm.generate(PROMPTS[kind], plain=True, seed=seed, **request)
         drafted = llm.generate(PROMPTS[kind], seed=seed, **request)
-        assert drafted.tokens == plain.tokens or llm.drafting.temperature > 0
+        assert drafted.tokens == plain.tokens or llm.drafting.draft_temp > 0
         assert drafted.stats.drafted > 0
 
 
@@ -94,7 +94,7 @@ def test_a_text_goes_on_being_drafted_for_beyond_the_drafts_context(
 
 @pytest.mark.parametrize(
     ("merges", "settings", "chosen"),
-    [(2000, {}, "slem"), (2000, {"width": 2}, "tli"), (2000, {"temperature": 0.5}, "tli"), (6000, {}, "tli")],
+    [(2000, {}, "slem"), (2000, {"width": 2}, "tli"), (2000, {"draft_temp": 0.5}, "tli"), (6000, {}, "tli")],
 )
 def test_auto_takes_tli_where_the_draft_has_nearly_every_usual_token_or_must(
     tmp_path: Path, merges: int, settings: dict[str, Any], chosen: str

@@ -130,8 +130,8 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         ({"draft": "x.gguf", "drafters": "lookup"}, "have no 'model'"),
         ({"n_ctx": -1}, "context of -1"),
         ({"threads": 0}, "0 threads"),
-        ({"threads": 4096}, r"use \d+ \(threads, -t\)"),
-        ({"n_drafts": 3}, "unknown setting n_drafts"),
+        ({"threads": 4096}, r"\(threads, -t, .*: use \d+"),
+        ({"n_drafts": 3}, "unknown setting 'n_drafts'.*n_draft"),
         ({"drafters": 5}, "drafters 5: must be text, or a list of texts"),
         ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
         ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be at most 4,096"),
@@ -153,8 +153,8 @@ def test_settings_reach_the_drafters(models: Path) -> None:
         n_ctx=128,
         threads=1,
         n_draft=3,
-        temperature=0.7,
-        top_k=4,
+        draft_temp=0.7,
+        draft_top_k=4,
     ) as llm:
         assert llm.target.caps.n_ctx == 128
         done = llm.generate([1, 2, 3], max_tokens=20, temperature=0.9, ignore_eos=True)

@@ -12,7 +12,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.printable import printable
 from paceline.speculative.sampling import MAX_LOGIT
-from paceline.speculative.validation import invalid, validate_fields
+from paceline.speculative.validation import invalid, unknown, validate_fields
 from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
 
 T = TypeVar("T")
@@ -36,13 +36,13 @@ class Drafting:
     n_draft: the longest draft.
     width: most leaves of a draft tree; 1 is a chain.
     p_min, p_split: see Budget.
-    temperature: of the draft model; 0 is greedy, larger values sample from its top_k.
+    draft_temp: temperature of the draft model; 0 is greedy, larger values sample from its draft_top_k.
     verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree, or token and
     recursive for a large vocabulary (verify.py).
     min_draft_tokens: a draft of so many tokens ends the calls of further drafters.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
-    window, level, guesses: lookahead's columns, length of n-grams and number of guesses; they replace n_draft
-    and width.
+    lookahead_window, lookahead_ngram, lookahead_guesses: columns, length of n-grams, number of guesses; they
+    replace n_draft and width.
     cross_vocab: the use of a draft model of another vocabulary: "tli" drafts common tokens
     (backends/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
 
@@ -52,15 +52,15 @@ class Drafting:
     width: int = UNSET
     p_min: float = 0.5
     p_split: float = float(UNSET)
-    temperature: float = 0.0
-    top_k: int = 10
+    draft_temp: float = 0.0
+    draft_top_k: int = 10
     verify: str = "auto"
     min_draft_tokens: int = 1
     ngram_min: int = 3
     ngram_max: int = 5
-    window: int = 7
-    level: int = 5
-    guesses: int = 7
+    lookahead_window: int = 7
+    lookahead_ngram: int = 5
+    lookahead_guesses: int = 7
     cross_vocab: str = "off"
 
     def __post_init__(self) -> None:
@@ -74,33 +74,33 @@ class Drafting:
         for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
-        lows = {"window": 0, "level": 2, "ngram_max": self.ngram_min}
-        for name in ("n_draft", "width", "top_k", "min_draft_tokens", "guesses", "ngram_min", *lows):
+        lows = {"lookahead_window": 0, "lookahead_ngram": 2, "ngram_max": self.ngram_min}
+        unbounded = ("draft_top_k", "min_draft_tokens")
+        for name in ("n_draft", "width", *unbounded, "lookahead_guesses", "ngram_min", *lows):
             low = lows.get(name, 1)
             value = getattr(self, name)
             if value < low:
                 raise invalid(name, value, f"at least {low}")
-            if value > MAX_TOKENS and name not in ("top_k", "min_draft_tokens"):
+            if value > MAX_TOKENS and name not in unbounded:
                 raise invalid(name, value, f"at most {MAX_TOKENS:,}")
-        for name, most in (("p_min", 1.0), ("p_split", 1.0), ("temperature", MAX_LOGIT)):
+        for name, most in (("p_min", 1.0), ("p_split", 1.0), ("draft_temp", MAX_LOGIT)):
             value = getattr(self, name)
             if not 0.0 <= value <= most:
-                what = "draft temperature" if name == "temperature" else name
-                raise UsageError(f"{what} {value}: must be between 0 and {most:g}")
+                raise UsageError(f"{name} {value}: must be between 0 and {most:g}")
         if self.verify in CHAIN_ONLY_RULES and self.width > 1:
             trees = ", ".join(rule for rule in VERIFY if rule not in CHAIN_ONLY_RULES)
             raise UsageError(f"verify {self.verify} is for chains (width 1): for a tree choose from {trees}")
         self._check_cross_vocab()
 
     def _check_names(self) -> None:
-        known = ", ".join(DRAFTERS)
         if not self.drafters:
-            raise UsageError(f"no drafter named: choose from {known}")
+            raise UsageError(f"no drafter named: choose from {', '.join(DRAFTERS)}")
         for name in self.drafters:
             if name not in DRAFTERS:
-                used = TRAINED_FOR.get(name)
-                hint = f"what `paceline train {name}` makes is used by {used!r} with -md" if used else ""
-                raise UsageError(f"unknown drafter {name!r}: {hint or f'choose from {known}'}")
+                if used := TRAINED_FOR.get(name):
+                    made = f"what `paceline train {name}` makes is used by {used!r} with -md"
+                    raise UsageError(f"unknown drafter {name!r}: {made}")
+                raise unknown("drafter", name, DRAFTERS)
         if len(set(self.drafters)) != len(self.drafters):
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
         for row in self.rows:
@@ -113,7 +113,7 @@ class Drafting:
         for what, choices in (("policy", POLICIES), ("verify rule", VERIFY), ("cross_vocab", CROSS_VOCAB)):
             value = getattr(self, what.removesuffix(" rule"))
             if value not in choices:
-                raise UsageError(f"unknown {what} {value!r}: choose from {', '.join(choices)}")
+                raise unknown(what, value, choices)
 
     def _check_cross_vocab(self) -> None:
         if self.cross_vocab != "off" and not uses_draft(self.drafters):
@@ -123,7 +123,7 @@ class Drafting:
             )
         if self.cross_vocab != "slem":
             return
-        if self.temperature > 0 or self.width > 1:
+        if self.draft_temp > 0 or self.width > 1:
             raise UsageError(
                 "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees"
             )
@@ -148,9 +148,10 @@ class Drafting:
         nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
         depth, width = self.n_draft, self.width
         if any(row.window for row in self.rows):
-            # The window's columns and the guesses have level - 1 nodes each; the last column starts deepest.
-            depth = self.level - 1 + max(0, self.window - 2)
-            nodes, width = (self.window + self.guesses) * (self.level - 1), self.window + self.guesses
+            # Columns and guesses have lookahead_ngram - 1 nodes; the last column starts deepest.
+            depth = self.lookahead_ngram - 1 + max(0, self.lookahead_window - 2)
+            width = self.lookahead_window + self.lookahead_guesses
+            nodes = width * (self.lookahead_ngram - 1)
         return Budget(
             depth=depth,
             nodes=nodes,
@@ -163,8 +164,9 @@ class Drafting:
 def validate_drafting(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return `kind(**values)` for a dataclass of settings. Raises UsageError for an unknown name."""
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
-    if unknown := sorted(set(values) - known):
-        raise UsageError(f"unknown setting {', '.join(unknown)}: known are {', '.join(sorted(known))}")
+    for name in values:
+        if name not in known:
+            raise unknown("setting", name, sorted(known))
     return kind(**values)
 
 

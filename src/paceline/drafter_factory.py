@@ -18,7 +18,7 @@ from paceline.backends.interface import (
 )
 from paceline.backends.registry import open_engine
 from paceline.backends.translated import CrossVocabTarget
-from paceline.backends.views import ModelView, SupportsViews, parse_view
+from paceline.backends.views import ModelView, SearchesViews, SupportsViews, parse_view
 from paceline.config import Drafting
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
@@ -161,18 +161,17 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
     """Return a part of `target` (backends/views.py), by default the stored view. Raises UsageError."""
     if not isinstance(target, SupportsViews):
         raise UsageError(
-            f"{reference}: no part of {target.path} can draft for it as it is loaded: views are for "
-            "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
-            "of its own (paceline views materialise)"
+            f"{reference}: views are for GGUF and transformers models, and {target.path} is neither"
         )
     view = parse_view(reference, target.layers)
     if view is None:
         cached = views.load_view(target.identity()["model"], warn)
-        if cached is None:
+        if cached is None and isinstance(target, SearchesViews) and target.caps.rollback == "free":
             raise UsageError(
-                f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
+                f"{reference}: no view of {target.path} is stored: paceline views search -m MODEL finds one"
             )
-        view = parse_view(f"{VIEW_PREFIX}{cached.words}", target.layers) or ModelView()
+        words = "" if cached is None else cached.words
+        view = parse_view(f"{VIEW_PREFIX}{words}", target.layers) or ModelView()
     return target.view(view)
 
 
@@ -250,13 +249,16 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
         try:
             check_shared(target.vocab, draft.vocab)
             return replace(drafting, cross_vocab="off"), None
-        except VocabError:
+        except VocabError as error:
             if drafting.cross_vocab == "off":
-                raise
+                raise VocabError(
+                    f"{error}, cross_vocab auto (--cross-vocab auto) to translate, or the drafter lookup "
+                    "(drafters, --draft), which needs no draft model"
+                ) from error
     ours = TokenizerVocab(target.vocab, lambda text: target.text.encode_continuation(text))
     theirs = TokenizerVocab(draft.vocab, lambda text: draft.text.encode_continuation(text))
     translation = Translation(ours, theirs)
-    text_suffices = drafting.temperature == 0 and not any(row.token_ids for row in drafting.rows)
+    text_suffices = drafting.draft_temp == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # "rate" accepts chains, too
         sample = ours.encode(SAMPLE_TEXT.encode())

@@ -94,7 +94,7 @@ def load(
     corpora: names or folders of corpora, or n-gram caches of llama.cpp, for datastore and ngram.
     remember: store answers for a project (a folder, or True for the current one), for drafters that learn.
     If the disk fails, there is a warning, and nothing is stored.
-    settings: the fields of Drafting (n_draft, width, p_min, ..., temperature and top_k of the draft model).
+    settings: the fields of Drafting (n_draft, width, p_min, ..., draft_temp and draft_top_k).
     """
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
@@ -130,10 +130,13 @@ def load(
             "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
         )
     if gpu_layers and not backend_build(Path(target)).offload:
-        to_stderr(
-            f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
-            "processor; for a GPU llama-cpp-python has to be compiled for it"
+        reason = (
+            f"is for GGUF files; {target} is loaded on a device (device, --device)"
+            if is_transformers(Path(target))
+            else "the engine was built without a GPU, and all layers stay on the processor; for a GPU "
+            "llama-cpp-python has to be compiled for it"
         )
+        to_stderr(f"gpu_layers (-ngl) {gpu_layers}: {reason}")
         gpu_layers = 0
     engine_settings: dict[str, Any] = {
         "threads": choose_threads(threads),
@@ -230,7 +233,7 @@ def require_drafter_inputs(drafting: Drafting, corpora: Sequence[str], draft: st
         fitting = [name for name in users(DRAFTERS, draft) if name != "auto"]
         raise UsageError(f"a {draft} is given, but the drafters (--draft) {names} have no {fitting[0]!r}")
     draft_settings = {
-        f"a draft temperature of {drafting.temperature:g}": drafting.temperature > 0,
+        f"draft_temp {drafting.draft_temp:g}": drafting.draft_temp > 0,
         f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",
     }
     for what, is_set in draft_settings.items():

@@ -119,7 +119,7 @@ def test_drafted_json_is_plain_json_and_satisfies_its_schema(exact: LLM, samplin
 
 @pytest.fixture(scope="module")
 def sampled() -> Iterator[LLM]:
-    with paceline.load(threads=1, n_ctx=512, drafters="model", temperature=1.0, n_draft=4, width=2) as llm:
+    with paceline.load(threads=1, n_ctx=512, drafters="model", draft_temp=1.0, n_draft=4, width=2) as llm:
         yield llm
 
 

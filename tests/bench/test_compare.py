@@ -26,10 +26,10 @@ def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() 
     other = [*TEXT[:4], 6, 1, 1]
     row = teacher_forced_logits(target, [*PROMPT, *TEXT], 3, 1)[4]
     gap = float(row[0] - row[6])
-    assert explain(target, PROMPT, TEXT, other, Budget(4, 4)) == Difference(4, gap, 0.0)
     assert gap != 0.0
     difference = explain(target, PROMPT, TEXT, other, Budget(4, 4))
     assert difference is not None
+    assert difference == Difference(4, gap, 0.0)
     assert (difference.tokens, difference.drafted_gap) == ((0, 6), gap)
     assert not difference.near_tie
     assert Difference(4, 0.001, 0.001).near_tie
@@ -100,10 +100,7 @@ def test_equal_outputs_are_identical_however_they_were_sampled(llm: LLM) -> None
 def test_sampled_outputs_that_differ_prove_nothing(llm: LLM) -> None:
     judgement = judge(llm, TEXT_PROMPT, [1, 2], [1, 3], SAMPLED)
     assert (judgement.identical, judgement.at, judgement.difference) == (False, 1, None)
-    assert (
-        judgement.verdict
-        == "no: not from token 1 on, where rounding can have moved a draw; --temp 0 can tell"
-    )
+    assert judgement.verdict.startswith("no: not from token 1 on")
     judgement.require_lossless()
 
 

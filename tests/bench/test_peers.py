@@ -19,9 +19,7 @@ from paceline.speculative.errors import PeerError, UsageError
 
 METHODS = parse_all("plain,model:n_draft=3", {})
 FILES = (zoo.target_path(), zoo.draft_path())
-ENGINE = {
-    "n_ctx": 128, "threads": 1, "flash_attention": None, "cache_type": "f16", "gpu_layers": 0,
-}  # fmt: skip
+ENGINE = {"n_ctx": 128, "threads": 1, "flash_attention": None, "cache_type": "f16", "gpu_layers": 0}
 
 
 @pytest.fixture
@@ -38,9 +36,8 @@ def entries() -> Iterator[list[Contestant]]:
 def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
     path = str(write_fake_server(tmp_path / "a=b" / "c", "well"))
-    given = ["transformers", f"llama-server={path}", f"llama-lookup={path}", "openai=http://h:1"]
     kinds = [("transformers", ""), ("llama-server", path), ("llama-lookup", path), ("openai", "http://h:1")]
-    assert parse(given) == kinds
+    assert parse([f"{kind}={where}".rstrip("=") for kind, where in kinds]) == kinds
 
 
 @pytest.mark.parametrize(
@@ -58,12 +55,14 @@ def test_what_is_no_program_is_refused(texts: list[str], error: type[Exception],
         parse(texts)
 
 
-def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_be_closed(
+def test_program_that_cannot_draft_is_refused_and_those_started_are_closed(
     entries: list[Contestant], tmp_path: Path
 ) -> None:
-    server = write_fake_server(tmp_path / "llama-server", "well")
-    with pytest.raises(PeerError, match="llama-server does not draft by ngram-simple"):
-        join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), *FILES, ENGINE)
+    server, path = write_fake_server(tmp_path / "fake", "well"), tmp_path / "llama-server"
+    path.write_text(f'#!/bin/sh\ncase "$*" in *--spec-type*) exit 3;; esac\nexec {server} "$@"\n')
+    path.chmod(0o755)
+    with pytest.raises(PeerError, match="llama-server lookup ended with exit status 3"):
+        join(entries, [("llama-server", str(path))], parse_all("plain,lookup", {}), *FILES, ENGINE)
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 
 

@@ -20,13 +20,8 @@ from paceline.speculative.sampling import Sampling
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
 PLAIN = Item("p", "one", prompt="hello there", max_tokens=9, seed=3)
 FIRST = Item("s.1", "one", messages=(("system", "be brief"), ("user", "hi")), session="s")
-SECOND = Item(
-    "s.2",
-    "one",
-    messages=(*FIRST.messages, ("assistant", None), ("user", "and?")),
-    session="s",
-    earlier=("s.1",),
-)
+OPEN = (*FIRST.messages, ("assistant", None), ("user", "and?"))
+SECOND = Item("s.2", "one", messages=OPEN, session="s", earlier=("s.1",))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +42,7 @@ def prompts(llm: LLM, **settings: Any) -> RequestBuilder:
     return RequestBuilder(llm, **defaults | settings)
 
 
-def test_a_prompt_is_asked_as_it_is_with_its_own_length_and_seed(base: LLM) -> None:
+def test_prompt_is_unchanged_with_its_own_length_and_seed(base: LLM) -> None:
     ask = prompts(base, seed=4, ignore_eos=False).ask(PLAIN, {})
     assert (ask.prompt, ask.tokens) == ("hello there", tuple(base.tokens("hello there")))
     assert (ask.max_tokens, ask.seed, ask.ignore_eos) == (9, 7, False)
@@ -56,30 +51,20 @@ def test_a_prompt_is_asked_as_it_is_with_its_own_length_and_seed(base: LLM) -> N
     assert (ask.max_tokens, ask.sampling) == (5, sampling)
 
 
-def test_messages_go_through_the_chat_template_and_what_was_answered_stands_between_them(chat: LLM) -> None:
-    asker = prompts(chat)
-    assert asker.ask(FIRST, {}).prompt == "[system]be brief[user]hi[assistant]"
-    ask = asker.ask(SECOND, {"s.1": "hello"})
-    assert ask.prompt == "[system]be brief[user]hi[assistant]hello[user]and?[assistant]"
-
-
-def test_a_base_model_is_given_the_conversation_as_plain_text(base: LLM) -> None:
+def test_messages_with_earlier_answers_go_through_the_chat_template(chat: LLM, base: LLM) -> None:
+    messages = (*SECOND.messages, ("assistant", None), ("user", "so?"))
+    third = replace(SECOND, id="s.3", earlier=("s.1", "s.2"), messages=messages)
+    ask = prompts(chat).ask(third, {"s.1": "one", "s.2": "two"})
+    assert ask.prompt == "[system]be brief[user]hi[assistant]one[user]and?[assistant]two[user]so?[assistant]"
+    with pytest.raises(UsageError, match=r"the answer to s\.1, which was not asked"):
+        prompts(chat).ask(third, {"s.2": "two"})
+    # A base model has no template.
     ask = prompts(base).ask(SECOND, {"s.1": "hello"})
     assert ask.prompt == "System: be brief\n\nUser: hi\n\nAssistant: hello\n\nUser: and?\n\nAssistant:"
 
 
-def test_each_open_answer_is_that_of_its_own_question(chat: LLM) -> None:
-    messages = (*SECOND.messages, ("assistant", None), ("user", "so?"))
-    third = replace(SECOND, id="s.3", earlier=("s.1", "s.2"), messages=messages)
-    ask = prompts(chat).ask(third, {"s.1": "one", "s.2": "two"})
-    assert "[user]hi[assistant]one[user]and?[assistant]two[user]so?" in ask.prompt
-    with pytest.raises(UsageError, match=r"goes on from the answer to s\.1, which was not asked"):
-        prompts(chat).ask(third, {"s.2": "two"})
-
-
-def test_what_does_not_fit_is_refused_with_a_way_out(base: LLM) -> None:
+def test_item_longer_than_the_context_is_refused(base: LLM) -> None:
     fits = replace(PLAIN, prompt="x" * 247)
     assert len(prompts(base).ask(fits, {}).tokens) == 247
-    long = replace(PLAIN, id="long", prompt="x" * 248)
-    with pytest.raises(UsageError, match=r"item long: its 248 tokens and 9 more .* context of 256: .*\(-c\)"):
-        prompts(base).ask(long, {})
+    with pytest.raises(UsageError, match=r"item p: its 248 tokens and 9 more .* context of 256: .*\(-c\)"):
+        prompts(base).ask(replace(PLAIN, prompt="x" * 248), {})

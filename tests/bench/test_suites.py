@@ -28,25 +28,21 @@ def test_every_suite_is_listed_with_what_it_is_its_licence_and_its_sizes() -> No
     assert {f"{suite['name']}.jsonl" for suite in found} == {path.name for path in FOLDER.glob("*.jsonl")}
     assert all(suite["description"] for suite in found)
     assert {suite["licence"] for suite in found} == {"Apache-2.0", "PSF-2.0 (CPython 3.11.7)"}
-    assert [(suite["tiny"], suite["full"]) for suite in found if suite["name"] in NAMES] == [
-        (12, 12) if suite["name"] == "agent" else (8, 8) for suite in found if suite["name"] in NAMES
-    ]
-    assert all(suite["tiny"] == 0 and 8 <= suite["full"] <= 12 for suite in found if suite["name"] in REAL)
+    for suite in found:
+        tiny = 0 if suite["name"] in REAL else suite["full"]
+        assert (suite["tiny"], 8 <= suite["full"] <= 12) == (tiny, True)
 
 
 def test_groups_name_several_suites_at_once() -> None:
     assert load("toy") == load(",".join(NAMES))
-    assert load("real") == load(",".join(REAL))
-    assert load("real,real-code") == load("real")
+    assert load("real,real-code") == load("real") == load(",".join(REAL))
 
 
-def test_a_real_suites_items_are_messages_for_a_model_with_a_context() -> None:
-    for name in REAL:
-        for item in load(name):
-            assert item.id.startswith(f"{name}-")
-            assert item.category == name.removeprefix("real-")
-            assert item.messages
-            assert item.size == "full"
+def test_real_suites_have_messages_for_a_model_with_a_context() -> None:
+    for name, item in [(suite, item) for suite in REAL for item in load(suite)]:
+        assert item.id.startswith(f"{name}-")
+        assert (item.category, item.size) == (name.removeprefix("real-"), "full")
+        assert item.messages
     going_on = [item for item in load("real-chat") if any(said is None for _, said in item.messages)]
     assert len(going_on) == 3
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.summary import speedup, summarize
+from paceline.bench.summary import Interval, speedup, summarize
 from paceline.bench.system import BenchAnswer, ItemMeasurements, Measurement, measurement
 
 
@@ -37,11 +37,8 @@ def test_speed_counts_what_came_after_the_first_tokens() -> None:
 
 def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
     more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5}
-    groups = [
-        ItemMeasurements(
-            0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
-        )
-    ]
+    both = {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
+    groups = [ItemMeasurements(0, "a", "code", both)]
     _, bad = summarize(rows(("plain", True), ("model", False)), groups, "plain")
     assert (bad.speed, bad.speedup, bad.ttft, bad.own_speed) == (None,) * 4
     assert (bad.acceptance_rate, bad.acceptance_length, bad.acceptance) == (0.5, 2.0, 0.5)
@@ -60,13 +57,8 @@ def test_several_categories_are_told_one_by_one_and_together() -> None:
     assert gains == pytest.approx([2.0, 0.5, 0.8])
 
 
-def test_equal_measurements_leave_no_doubt() -> None:
-    gain = speedup("aaabbbccc", [(10.0, 1.0)] * 9, [(10.0, 2.0)] * 9)
-    assert gain is not None
-    assert (gain.value, gain.low, gain.high) == (2.0, 2.0, 2.0)
-
-
-def test_a_system_that_decoded_nothing_has_no_speedup() -> None:
+def test_equal_measurements_have_an_interval_without_width_and_none_without_tokens() -> None:
+    assert speedup("aaabbbccc", [(10.0, 1.0)] * 9, [(10.0, 2.0)] * 9) == Interval(2.0, 2.0, 2.0)
     assert speedup("ab", [(0.0, 0.0)] * 2, [(10.0, 2.0)] * 2) is None
 
 
@@ -76,11 +68,7 @@ def test_a_system_that_decoded_nothing_has_no_speedup() -> None:
 def test_a_difference_is_clear_where_six_items_or_more_leave_no_doubt(
     items: int, seconds: tuple[float, float], clear: bool
 ) -> None:
-    groups = [
-        ItemMeasurements(
-            0, str(i), "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, seconds[i % 2])}
-        )
-        for i in range(items)
-    ]
+    both = [{"plain": measured("plain", 11, 2.0), "x": measured("x", 11, one)} for one in seconds]
+    groups = [ItemMeasurements(0, str(i), "code", both[i % 2]) for i in range(items)]
     plain, x = summarize(rows(("plain", True), ("x", True)), groups, "plain")
     assert (plain.clear, x.clear) == (None, clear)

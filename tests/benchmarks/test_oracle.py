@@ -50,7 +50,7 @@ def known(tokens: Sequence[int], *longest: int) -> Chances:
 def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> None:
     chances = Chances((1, 2, 3, 1), MODEL)
     chances.add(0, chain([1, 2, 3], "model"))
-    price = costs(1.0, 1.0, 1.0, 1.0, draft=(0.2, 0.1, 0.4))
+    price = costs(1.0, 1.0, 1.0, 1.0, draft=(0.1, 0.2, 0.4))
     assert seconds(chances, 5, price) == pytest.approx(1.0 + 3 * 0.1)
     chances.add(0, chain([1], "lookup"))
     assert chances.passes[0] == [0, 0, 2, 3]
@@ -81,9 +81,9 @@ def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
 def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
     assert unbound(Drafting(("lookup", "model")), draft=True) is None
     assert "lookahead" in (unbound(Drafting(("lookahead",)), draft=False) or "")
-    assert "samples" in (unbound(Drafting(("model",), temperature=1.0), draft=True) or "")
-    assert unbound(Drafting(("auto",), temperature=1.0), draft=False) is None
-    assert unbound(Drafting(("lookup",), temperature=1.0), draft=True) is None
+    assert "samples" in (unbound(Drafting(("model",), draft_temp=1.0), draft=True) or "")
+    assert unbound(Drafting(("auto",), draft_temp=1.0), draft=False) is None
+    assert unbound(Drafting(("lookup",), draft_temp=1.0), draft=True) is None
 
 
 # By brute force.
@@ -100,9 +100,9 @@ def least(longest: Sequence[int], curve: Sequence[float], step: float, left: int
     return min(ways)
 
 
-# No rows cost more than they do one by one.
+# No rows cost more than they do one by one, and none less than a single row.
 jagged = st.lists(st.floats(0.1, 9.0), min_size=5, max_size=5).map(
-    lambda s: [min(seconds, n * s[0]) for n, seconds in enumerate(s, 1)]
+    lambda s: [max(s[0], min(seconds, n * s[0])) for n, seconds in enumerate(s, 1)]
 )
 
 

@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 import broken
-from command_line import Done, command
+from command_line import command
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.baselines.process import BackgroundProgram
 from paceline.bench.history import History
 from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import HistoryError
@@ -65,21 +64,11 @@ def alone(args: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(rest)
 
 
-def stored(capsys: Capture, kept: Path, *words: str) -> Done:
-    """`bench list` and its like."""
-    return command(capsys, "bench", *words, "--history", kept)
-
-
 def rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [(result["system"], result["category"]) for result in record["results"]]
 
 
-# What comes out.
-
-
-def test_json_is_one_object_with_a_row_a_system_for_each_category_and_for_all(
-    capsys: Capture, args: tuple[str, ...]
-) -> None:
+def test_json_has_a_result_for_each_system_and_category(capsys: Capture, args: tuple[str, ...]) -> None:
     done = command(capsys, *args, "--json")
     assert (done.code, done.err) == (0, "")
     record = done.json
@@ -95,20 +84,7 @@ def test_json_is_one_object_with_a_row_a_system_for_each_category_and_for_all(
     assert record["provenance"]["request"]["questions"]
 
 
-def test_the_same_rows_come_as_a_table_and_are_shown_again(
-    capsys: Capture, args: tuple[str, ...], kept: Path
-) -> None:
-    table = command(capsys, *args)
-    assert (table.code, table.err) == (0, "")
-    assert [line.split()[0] for line in table.out.splitlines() if " reference" in line] == ["plain"]
-    assert stored(capsys, kept, "show").out == table.out
-    assert len(stored(capsys, kept, "show", "--json").json["results"]) == 9
-
-
-# The history.
-
-
-def test_the_environment_names_the_history_and_no_history_writes_none(
+def test_no_history_writes_nothing_and_the_environment_names_a_history(
     capsys: Capture, alone: tuple[str, ...], tmp_path: Path
 ) -> None:
     at = alone.index("--history")
@@ -119,34 +95,23 @@ def test_the_environment_names_the_history_and_no_history_writes_none(
     assert command(capsys, *nowhere, PACELINE_HISTORY=str(other)).json["run"] == 1
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         (["--rounds", "0"], "rounds 0: must be at least 1"),
         (["--methods", "lookup"], "no method names 'model'"),
-        (["--peer", "ollama"], "--peer ollama: unknown; choose from llama-server"),
-        (["--suite", "poems"], "unknown suite 'poems'"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_line(
+def test_plan_that_cannot_be_measured_is_refused(
     capsys: Capture, args: tuple[str, ...], kept: Path, more: list[str], words: str
 ) -> None:
     command(capsys, *args, *more).refused(2, words)
+    command(capsys, "bench", "--history", kept, "suites").refused(2, "give options after `suites`")
+    command(capsys, "bench", "resume", "--history", kept).refused(2, "has no run last")
     assert not kept.exists()
 
 
-def test_options_before_a_subcommand_are_refused_and_not_ignored(capsys: Capture, kept: Path) -> None:
-    command(capsys, "bench", "--history", kept, "list").refused(2, "give options after `list`")
-    assert not kept.exists()
-
-
-# The lossless gate.
-
-
-def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
+def test_method_that_is_not_lossless_shows_no_speed(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.speculative.loop.verify", broken.judged_by(broken.everything))
@@ -165,9 +130,6 @@ def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
     assert table.out.splitlines()[-1].startswith("no conclusion")
 
 
-# Ctrl-C, and going on.
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Count the groups added to the history, and send SIGINT after the number in "press after"."""
@@ -184,18 +146,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-def test_ctrl_c_keeps_what_is_measured_and_resume_measures_only_the_rest(
+def test_resume_after_ctrl_c_measures_only_the_rest(
     capsys: Capture, args: tuple[str, ...], kept: Path, asked: dict[str, int]
 ) -> None:
     asked["press after"] = 2
     done = command(capsys, *args)
-    assert done.code == 130
-    assert done.err == "interrupted; `paceline bench resume 1` goes on\n"
-    assert "status    interrupted: what was measured until then" in done.out
+    assert (done.code, done.err) == (130, "interrupted; `paceline bench resume 1` goes on\n")
+    assert "status    interrupted" in done.out
     shown = [line.split()[0] for line in done.out.splitlines() if line.startswith(METHODS)]
     assert shown[:3] == list(METHODS)
-    assert stored(capsys, kept, "show").out == done.out
-    whole = stored(capsys, kept, "resume", "--json").json
+    assert [(one["status"], len(one["results"])) for one in History(kept).runs()] == [("interrupted", 9)]
+    whole = command(capsys, "bench", "resume", "--history", kept, "--json").json
     assert asked["groups"] == 6
     assert (whole["run"], whole["status"]) == (1, "done")
     fresh = command(capsys, *args, "--json").json
@@ -204,12 +165,11 @@ def test_ctrl_c_keeps_what_is_measured_and_resume_measures_only_the_rest(
         [result[name] for name in shape] for result in fresh["results"]
     ]
     assert whole["provenance"] == fresh["provenance"]
-    stored(capsys, kept, "resume", "1").refused(2, "run 1 is complete: `paceline bench show 1` prints it")
-    listed = json.loads(stored(capsys, kept, "list", "--json").out, parse_constant=pytest.fail)
-    assert [(one["run"], len(one["results"])) for one in listed] == [(2, 9), (1, 9)]
+    command(capsys, "bench", "resume", "1", "--history", kept).refused(2, "run 1 is complete")
+    assert [one["status"] for one in History(kept).runs()] == ["done", "done"]
 
 
-def test_a_history_that_fails_in_mid_run_costs_no_measurement(
+def test_failing_history_costs_no_measurement(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -221,51 +181,24 @@ def test_a_history_that_fails_in_mid_run_costs_no_measurement(
     assert {result["rounds"] for result in done.json["results"]} == {2}
 
 
-# Other programs in the same run.
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The processes of other programs."""
-    pids: list[int] = []
-    start = BackgroundProgram.__init__
-
-    def starts(program: BackgroundProgram, *args: Any, **named: Any) -> None:
-        start(program, *args, **named)
-        pids.append(program.pid)
-
-    monkeypatch.setattr(BackgroundProgram, "__init__", starts)
+def test_program_that_fails_is_reported_and_others_keep_their_speeds(
+    capsys: Capture, alone: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defaults = LlamaServer.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "timeout", 0.5)
-    return pids
-
-
-def test_a_program_that_fails_in_mid_run_is_told_and_the_others_keep_their_speeds(
-    capsys: Capture, alone: tuple[str, ...], tmp_path: Path, started: list[int]
-) -> None:
-    server = with_lookup(write_fake_server(tmp_path / "fake", "hangs"))
+    server = write_fake_server(tmp_path / "llama-server", "hangs")
     done = command(capsys, *alone, "--peer", f"llama-server={server}", "--json")
     assert done.code == 1
     assert done.err.startswith("paceline: llama-server lookup: failed: llama-server lookup ")
     assert done.err.count("said nothing for 0.5 s") == 2
-    overall = {
-        result["system"]: result for result in json.loads(done.out)["results"] if not result["category"]
-    }
+    results = json.loads(done.out)["results"]
+    overall = {result["system"]: result for result in results if not result["category"]}
     assert list(overall) == ["plain", "lookup", "llama-server", "llama-server lookup"]
     assert all(overall[name]["speed"] for name in ("plain", "lookup"))
     assert [overall[name]["speed"] for name in ("llama-server", "llama-server lookup")] == [None, None]
-    assert len(started) >= 2
-    assert not any(psutil.pid_exists(pid) for pid in started)
-
-
-def with_lookup(server: Path) -> Path:
-    """The server, with n-gram drafts among the flags it tells of."""
-    path = server.with_name("llama-server")
-    flags = "--spec-type none,ngram-simple --spec-ngram-simple-size-m N"
-    path.write_text(f'#!/bin/sh\ncase "$*" in *--help*) echo "{flags}" ;; esac\nexec {server} "$@"\n')
-    path.chmod(0o755)
-    return path
+    children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert [child for child in children if "fake_llama_server" in child] == []
 
 
 def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, kept: Path) -> None:
@@ -288,7 +221,7 @@ def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_run_of_another_model_is_not_gone_on_with_and_stays_as_it_was(
+def test_resume_with_another_model_is_refused(
     capsys: Capture, args: tuple[str, ...], kept: Path, asked: dict[str, int], tmp_path: Path
 ) -> None:
     model = write_llama(tmp_path / "changing.gguf")
@@ -297,5 +230,8 @@ def test_a_run_of_another_model_is_not_gone_on_with_and_stays_as_it_was(
     assert done.code == 130
     write_llama(model, seed=1)
     file_fingerprint.cache_clear()  # as in a new process
-    stored(capsys, kept, "resume").refused(2, "run 1 cannot go on, its target differed")
-    assert stored(capsys, kept, "show").out == done.out
+    before = kept.read_bytes()
+    command(capsys, "bench", "resume", "--history", kept).refused(
+        2, "run 1 cannot go on, its target differed"
+    )
+    assert kept.read_bytes() == before

@@ -31,6 +31,14 @@ def test_compare_finds_the_output_unchanged(
     assert provenance["draft"]["file"] == foreign_draft.name
 
 
+def test_a_way_out_is_offered_only_where_there_is_one(capsys: Capture, foreign_draft: Path) -> None:
+    given = ("-m", zoo.target_path(), "-md", foreign_draft, "-t", "1")
+    done = command(capsys, "run", "hi", *given, "--lossy", "prefill=0.5")
+    done.refused(2, "the draft has another vocabulary", "of the same family")
+    assert "--cross-vocab" not in done.err
+    command(capsys, "doctor", *given, "--cross-vocab", "off", "--json").refused(2, "--cross-vocab auto")
+
+
 def test_another_vocabulary_is_refused_with_the_way_out(capsys: Capture, foreign_draft: Path) -> None:
     done = command(capsys, "run", "hi", "-m", zoo.target_path(), "-md", foreign_draft, "-t", "1")
     done.refused(

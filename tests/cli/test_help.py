@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import typer
 
 from command_line import command, run
 from paceline.cli import run as run_command
+from paceline.cli.app import app
+from paceline.cli.groups import DRAFTING_OPTIONS
 from paceline.config import Drafting
 from paceline.speculative.sampling import Sampling
 
 Capture = pytest.CaptureFixture[str]
 
 
-def help_of(capsys: Capture, *args: str) -> list[str]:
-    done = command(capsys, *args, "--help", COLUMNS="80")
+def help_of(capsys: Capture, *args: str, option: str = "--help") -> list[str]:
+    done = command(capsys, *args, option, COLUMNS="80")
     assert (done.code, done.err) == (0, "")
     return done.out.splitlines()
 
 
 COMMANDS = [
-    *([], ["run"], ["chat"], ["bench"], ["bench", "show"], ["corpus"], ["corpus", "build"], ["replay"]),
-    *(["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["zoo", "inflate"]),
+    *([], ["run"], ["chat"], ["bench"], ["bench", "resume"], ["corpus"], ["corpus", "build"], ["replay"]),
+    *(["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["zoo", "inflate"], ["certify"], ["train"]),
 ]
 
 
@@ -31,14 +36,34 @@ COMMANDS = [
 def test_help_fits_80_columns_and_names_no_python_types(capsys: Capture, args: list[str]) -> None:
     lines = help_of(capsys, *args)
     assert lines[0].startswith(f"Usage: paceline {' '.join(args)}".rstrip())
+    if any("more options: " in line for line in lines):
+        lines += help_of(capsys, *args, option="--help-all")
     assert max(map(len, lines)) <= 80
     assert not any(sign in line for line in lines for sign in ("<str>", "<int>", "{", "env var"))
 
 
-def test_help_of_run_groups_its_options(capsys: Capture) -> None:
-    lines = help_of(capsys, "run")
+@pytest.mark.parametrize("name", ["run", "chat", "serve"])
+def test_help_is_one_screen_with_three_examples(capsys: Capture, name: str) -> None:
+    lines = help_of(capsys, name)
+    examples = [line for line in lines if line.startswith(f"  paceline {name} -m ")]
+    assert (len(examples), len(lines) <= 40) == (3, True)
+    shown = {word for line in lines for word in line.split() if word.startswith("--")}
+    everything = "\n".join(help_of(capsys, name, option="--help-all"))
+    hidden = {option for option in options_of(name) if option not in shown}
+    assert all(option in everything for option in hidden)
+    assert f"  {len(hidden)} more options: paceline {name} --help-all" in lines
+
+
+def options_of(name: str) -> list[str]:
+    """The long names of a command's options."""
+    group = typer.main.get_command(app)
+    return [param.opts[-1] for param in group.commands[name].params if param.opts[0].startswith("-")]  # type: ignore[attr-defined]
+
+
+def test_help_all_of_run_groups_its_options(capsys: Capture) -> None:
+    lines = help_of(capsys, "run", option="--help-all")
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    names = "Prompt: Models: Generation: Sampling: Grammar: Drafting: Output: Options:"
+    names = "Examples: Prompt: Models: Generation: Sampling: Grammar: Drafting: Output: Options:"
     assert " ".join(headings) == names
     assert "  -n, --n-predict N  Most tokens to generate.  [default: 256; x>=1]" in lines
     assert "  --top-p X              Top-p (nucleus) sampling; 1: off.  [default: 1]" in lines
@@ -62,6 +87,15 @@ def test_the_environment_sets_options_and_the_command_line_wins(capsys: Capture,
     assert not run(capsys, target, "hi", "-n", "2", "--no-json", PACELINE_JSON="1").out.startswith("{")
 
 
+@pytest.mark.parametrize("name", ["run", "chat", "serve", "bench", "doctor", "certify", "replay"])
+def test_the_environment_sets_all_but_prompts_and_lists(name: str) -> None:
+    """As docs/run.md promises."""
+    command_ = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    unset = {param.opts[-1] for param in command_.params if not (param.envvar or param.multiple)}
+    arguments = {"files", "rest", "prompt", "--help-all"}
+    assert unset <= arguments | {"--prompt", "--file", "--messages", "--prompts", "--no-history"}
+
+
 def test_a_bad_value_of_the_environment_is_refused_by_its_name(capsys: Capture, models: Path) -> None:
     done = run(capsys, models / "target.gguf", "hi", PACELINE_TOP_P="most")
     done.refused(2, "'--top-p'", "(from PACELINE_TOP_P)")
@@ -71,11 +105,17 @@ def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
     """The command line spells them out only so that `--help` imports nothing."""
     options = {name: p.default for name, p in inspect.signature(run_command.run).parameters.items()}
     drafting, sampling = Drafting(), Sampling()
-    for name in ("p_min", "ngram_min", "ngram_max", "cross_vocab", "verify", "min_draft_tokens"):
+    left_open = {"policy", "n_draft", "width", "p_split"}
+    for name in vars(drafting).keys() - left_open - {"drafters"}:
         assert options[name] == getattr(drafting, name), name
-    for left_open in ("draft", "policy", "n_draft", "width", "p_split"):
-        assert options[left_open] is None
-    assert options["draft_temp"] == drafting.temperature
+    assert {options[name] for name in ("draft", *left_open)} == {None}
     assert options["temperature"] == sampling.temperature
     for name in set(vars(sampling)) - {"temperature", "logit_bias"}:
         assert options[name] == getattr(sampling, name), name
+
+
+def test_a_drafting_setting_has_one_name_everywhere() -> None:
+    """On the command line, in --methods and in Python (a field of Drafting)."""
+    rows = {row.name: str(vars(get_args(row.annotation)[1])) for row in DRAFTING_OPTIONS.parameters}
+    assert [name for name, option in rows.items() if f"'--{name.replace('_', '-')}" not in option] == []
+    assert {f.name for f in fields(Drafting)} - {"drafters"} == rows.keys() - {"exact_greedy"}

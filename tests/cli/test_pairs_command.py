@@ -98,7 +98,7 @@ def test_a_draft_whose_state_cannot_be_rolled_back_is_left_out(capsys: Capture, 
 
 def test_what_cannot_be_answered_is_one_line(capsys: Capture, folder: Path) -> None:
     run(capsys, folder, "nowhere.gguf").refused(1, "nowhere.gguf: cannot be read (No such file or directory)")
-    run(capsys, folder, "--task", "haiku").refused(2, "--task haiku", "prose")
+    run(capsys, folder, "--task", "haiku").refused(2, "unknown task 'haiku'", "prose")
     run(capsys, folder, "--measure").refused(2, "--measure needs a TARGET")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from command_line import Done, command, program, run
 from gguf_files import write_llama
+from model_stores import ollama_model
 from mutations import Model, strings, texts
 from paceline.hardware.threads import logical_cores
 from paceline.models.headers.gguf_header import ARRAY
@@ -34,11 +35,11 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("missing.gguf", 2, "no such file; give the path of a .gguf model"),
+        ("missing.gguf", 2, "give the path of a .gguf model"),
         (".", 2, "is a directory; give the .gguf file inside it"),
         ("text.gguf", 1, "is not a GGUF file"),
         ("bert.gguf", 1, "is an embedding model (bert), which does not generate text"),
-        ("unheard-of.gguf", 1, "unknown model architecture: 'unheard-of'"),
+        ("unheard-of.gguf", 1, "unheard-of"),
     ],
 )
 def test_a_file_that_is_no_model_is_refused_as_target_and_as_draft(
@@ -157,10 +158,45 @@ def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch:
         ("--logprobs 3", "--logprobs: prints with --json only; add it"),
         ("--logprobs 259 --json", "logprobs 259: must be between 0 and the model's 258 tokens"),
         ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),
+        ("--draft-tmp 1", "--draft-temp"),
+        ("--draft sufix", "did you mean suffix?"),
+        ("--policy p_mn", "did you mean p_min?"),
+        ("--verify traversl", "did you mean traversal?"),
+        ("-md zoo:smolm2", "smollm2"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, args: str, words: str) -> None:
     run(capsys, target, "hi", *args.split()).refused(2, words)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("bench --suite real-cod", "did you mean real-code"),
+        ("bench --methods looku", "did you mean lookup?"),
+        ("bench --methods lookup:n_drft=3", "did you mean n_draft?"),
+        ("pairs zoo:target --task cod", "did you mean code?"),
+        ("run hi -m ./targt.gguf", "did you mean target.gguf?"),
+        ("run hi -m targt.gguf", "did you mean target.gguf?"),
+        ("run hi -m targt", "no such file"),
+        ("run hi -m ollama:lama3.2:3b", "did you mean ollama:llama3.2:3b?"),
+        ("pull ollama:llama3.2:3", "did you mean ollama:llama3.2:3b?"),
+        ("corpus build mine --from target.gguf --kinds ngrm", "did you mean ngram?"),
+        ("corpus rm mine", "no corpus 'mine'"),
+        ("serve --engine vlm -m hf:a/b", "did you mean vllm?"),
+        ("zoo inflate out.gguf --type Q8", "did you mean Q8_0?"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest(
+    capsys: Capture, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: str, words: str
+) -> None:
+    (tmp_path / "target.gguf").symlink_to(target)
+    ollama_model(tmp_path / "ollama", "registry.ollama.ai/library/llama3.2/3b", target)
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.chdir(tmp_path)
+    done = command(capsys, *args.split())
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

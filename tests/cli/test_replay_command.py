@@ -20,7 +20,7 @@ from paceline.storage.costs import CachedCosts, store
 Capture = pytest.CaptureFixture[str]
 DATA = Path(__file__).parents[1] / "data" / "traces"
 TOKENS, TEXTS, CHATS = (DATA / f"{name}.jsonl" for name in ("tokens", "texts", "chats"))
-TOKENIZER = ("--tokenizer", zoo.target_path())
+TOKENIZER = ("--model", zoo.target_path())
 
 
 NOWHERE = DATA / "nothing is kept here"
@@ -65,9 +65,9 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([TEXTS], ["texts.jsonl, line 1", "holds text", "--tokenizer"]),
+        ([TEXTS], ["texts.jsonl, line 1", "holds text", "-m FILE"]),
         ([TOKENS, TOKENS], ["tokens.jsonl", "named twice"]),
-        ([TOKENS, "--corpus", "code"], ["--corpus", "--tokenizer"]),
+        ([TOKENS, "--corpus", "code"], ["--corpus", "-m FILE"]),
         ([TOKENS, "--cost-curve", "missing.json"], ["missing.json", "cannot be read", "doctor --json"]),
         ([TOKENS, "--cost-curve", TOKENS], ["tokens.jsonl", "doctor --json"]),
         ([TOKENS, "-md", zoo.draft_path()], ["no method names 'model'"]),
@@ -75,6 +75,13 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
 )
 def test_what_cannot_be_replayed_is_refused(capsys: Capture, args: list[Any], words: list[str]) -> None:
     replay(capsys, *args).refused(2, *words)
+
+
+def test_the_model_is_named_as_everywhere(capsys: Capture) -> None:
+    named = command(capsys, "replay", TEXTS, "-m", "zoo:target", "--json").json
+    set_ = command(capsys, "replay", TEXTS, "--json", PACELINE_MODEL="zoo:target").json
+    assert named == set_
+    assert named["tokenizer"] == zoo.target_path().name
 
 
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

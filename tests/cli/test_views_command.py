@@ -70,11 +70,21 @@ def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> 
 def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Path) -> None:
     said("run", "-m", model, "-md", "view:exit=7", "x").refused(2, "has 6 layers")
     said("run", "-m", model, "-md", "view:layers=7", "x").refused(2, "write view:exit=N")
-    said("run", "-m", zoo.target_path(), "-md", "view:exit=2", "x").refused(
-        2, "views are for transformers models", "materialise"
-    )
+    for view in ("view:exit=2", "view:"):
+        done = said("run", "-m", zoo.target_path(), "-md", view, "x")
+        done.refused(2, "cannot leave out layers", "-m hf:FILE", "materialise")
+        assert not any(
+            word in done.err for word in ("experts", "views search")
+        )  # a dense GGUF file has neither
     said("views", "search", "-m", zoo.target_path(), "--items", "1").refused(2, "cannot leave blocks out")
     said("views", "search", "-m", model, "--tries", "0").refused(2, "--tries", "greater than or equal to 1")
+
+
+def test_layers_on_a_gpu_are_for_gguf_files(said: Said, model: Path) -> None:
+    done = said("run", "-m", model, "-ngl", "3", "--draft", "none", "-n", "2", "x")
+    assert done.code == 0
+    assert "is for GGUF files" in done.err
+    assert "llama-cpp-python" not in done.err
 
 
 def test_a_part_of_a_gguf_file_drafts_for_it(said: Said, tmp_path: Path) -> None:

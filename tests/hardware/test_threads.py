@@ -53,7 +53,18 @@ def test_who_asks_for_more_than_a_quota_gets_it_and_for_more_than_cores_does_not
     monkeypatch.setattr(threads, "logical_cores", lambda: 4)
     monkeypatch.setattr(threads, "advised", lambda: ThreadAdvice(1, ()))
     assert choose_threads(4) == 4
-    with pytest.raises(UsageError, match="5 threads, but this machine has 4 cores: use 1 \\(threads, -t\\)"):
+    with pytest.raises(UsageError, match=r"5 threads .*this machine has 4 cores: use 1"):
         choose_threads(5)
     with pytest.raises(UsageError, match="at least 1"):
         choose_threads(0)
+
+
+def test_threads_are_those_of_the_environment_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "logical_cores", lambda: 4)
+    monkeypatch.setenv("PACELINE_THREADS", "3")
+    assert (choose_threads(None), choose_threads(2)) == (3, 2)
+    for wrong in ("5", "0", "many"):
+        monkeypatch.setenv("PACELINE_THREADS", wrong)
+        assert choose_threads(2) == 2
+        with pytest.raises(UsageError, match="PACELINE_THREADS"):
+            choose_threads(None)

@@ -216,11 +216,14 @@ ALONE = "does not draft from texts alone: in vLLM choose from auto, suffix"
     ("settings", "words"),
     [
         *(({"drafters": [name]}, ALONE) for name in ("model", "lookahead")),
-        ({"drafters": ["datastore"]}, "needs a corpus"), ({"p_min": 1.0}, "from 0 to less than 1"),
-        ({"rows": 0}, "at least 1"), ({"depth": 3}, "unknown setting depth: known are corpora, drafters"),
+        *(({"drafters": ["datastore"]}, "needs a corpus"), ({"p_min": 1.0}, "from 0 to less than 1")),
+        *(
+            ({"rows": 0}, "at least 1"),
+            ({"depth": 3}, "unknown setting 'depth': choose from corpora, drafters"),
+        ),
         ("suffix", "must hold settings"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_be_are_refused(settings: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Portfolio(vllm_config(paceline=settings))

@@ -20,23 +20,23 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
     [
         ({"drafters": ()}, "no drafter named"),
         ({"drafters": ("lookahead", "lookup")}, "name it without other drafters"),
-        ({"level": 1}, "level 1: must be at least 2"),
+        ({"lookahead_ngram": 1}, "lookahead_ngram 1: must be at least 2"),
         ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from suffix, lookup, ngram, datastore"),
         ({"drafters": ("lookup", "lookup")}, "named twice"),
         ({"drafters": ("none", "lookup")}, "'none' means plain decoding: name it without other drafters"),
         ({"n_draft": 0}, "n_draft 0"),
         ({"width": 0}, "width 0"),
-        ({"top_k": 0}, "top_k 0"),
+        ({"draft_top_k": 0}, "draft_top_k 0"),
         ({"p_min": 1.5}, "p_min 1.5"),
         ({"p_split": math.nan}, "p_split nan"),
-        ({"temperature": math.nan}, "draft temperature"),
+        ({"draft_temp": math.nan}, "draft_temp nan"),
         ({"verify": "lossy"}, "unknown verify rule 'lossy': choose from auto, token, block"),
         ({"verify": "block", "width": 2}, "verify block is for chains .*: for a tree choose from auto"),
         ({"ngram_min": 4, "ngram_max": 3}, "ngram_max 3: must be at least 4"),
         ({"ngram_min": 0}, "ngram_min 0"),
         ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
         ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),
-        ({"cross_vocab": "slem", "temperature": 0.5}, "slem drafts greedily, .* use cross_vocab tli"),
+        ({"cross_vocab": "slem", "draft_temp": 0.5}, "slem drafts greedily, .* use cross_vocab tli"),
         ({"drafters": ("cascade", "model")}, "model and cascade draft with the same draft model: name one"),
         ({"drafters": ("cascade",), "cross_vocab": "slem"}, "'cascade' needs token ids: use cross_vocab tli"),
         ({"policy": "greedy"}, "unknown policy 'greedy': choose from fixed, p_min, rate"),
@@ -53,7 +53,7 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, object], compla
 
 def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
     assert validate_drafting(Sampling, {"top_k": 5}) == Sampling(top_k=5)
-    with pytest.raises(UsageError, match=r"unknown setting topk: known are .*top_k"):
+    with pytest.raises(UsageError, match=r"'topk' \(did you mean top_k.*choose from .*top_k"):
         validate_drafting(Sampling, {"topk": 5})
 
 
@@ -69,7 +69,8 @@ def test_a_budget_is_only_ever_made_smaller() -> None:
 
 
 def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:
-    budget = Drafting(drafters=("lookahead",), n_draft=3, window=5, level=4, guesses=2).budget
+    sizes = {"lookahead_window": 5, "lookahead_ngram": 4, "lookahead_guesses": 2}
+    budget = Drafting(drafters=("lookahead",), n_draft=3, **sizes).budget  # type: ignore[arg-type]
     # Columns of three tokens, the last of which begins below four others; as many for each guess.
     assert (budget.depth, budget.nodes, budget.width) == (3 + 3, 7 * 3, 7)
     assert Drafting(drafters=("lookup",), n_draft=3).budget.nodes == 3

@@ -18,6 +18,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import format_bytes, printable, truncated
 from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
+from paceline.speculative.validation import did_you_mean
 
 # Of numbers, what is no whole one or none at all.
 NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
@@ -143,13 +144,30 @@ def test_what_a_32_bit_logit_cannot_hold_is_refused_with_the_bounds(
     assert bounds in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["n_draft", "width", "window", "level", "guesses", "ngram_max"])
+@pytest.mark.parametrize(
+    "name", ["n_draft", "width", "lookahead_window", "lookahead_ngram", "lookahead_guesses", "ngram_max"]
+)
 def test_what_room_is_made_for_has_a_bound(name: str) -> None:
     values: dict[str, Any] = {"ngram_max": 5} | {name: MAX_TOKENS}
     assert Drafting(drafters=("lookup",), **values)
     for more in (MAX_TOKENS + 1, 1 << 70):
         with pytest.raises(UsageError, match=f"{name} {more}: must be at most 4,096"):
             validate_drafting(Drafting, {"drafters": ("lookup",), name: more})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sufix", " (did you mean suffix?)"),
+        ("LOOKUP", " (did you mean lookup?)"),
+        ("lookahea", " (did you mean lookahead?)"),
+        ("guess", ""),
+        ("lookup", ""),  # the name is right, something else is wrong
+        ("x" * 1_000_000, ""),
+    ],
+)
+def test_a_misspelt_name_is_met_with_the_nearest(name: str, hint: str) -> None:
+    assert did_you_mean(name, ["suffix", "lookup", "lookahead"]) == hint
 
 
 @given(st.text())

@@ -75,7 +75,7 @@ def test_a_corpus_of_another_tokenizer_is_refused(home: Path, vocab: Vocab, size
     with pytest.raises(VocabError, match=r"another tokenizer, of toy.gguf \(6 tokens, the target"):
         open_corpus("mine", ToyTarget(size).vocab)
     other = replace(vocab, text=lambda token: b"other")
-    with pytest.raises(VocabError, match="build it again with --tokenizer"):
+    with pytest.raises(VocabError, match="build it again with -m"):
         open_corpus("mine", other)
 
 

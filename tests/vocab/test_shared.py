@@ -30,7 +30,5 @@ def test_padding_and_control_tokens_may_differ() -> None:
     ],
 )
 def test_another_vocabulary_is_refused_with_the_difference_and_advice(draft: Vocab, complaint: str) -> None:
-    with pytest.raises(VocabError, match=complaint) as error:
+    with pytest.raises(VocabError, match=f"{complaint}.*of the same family"):
         check_shared(VOCAB, draft)
-    assert "--cross-vocab auto" in str(error.value)
-    assert "the drafter lookup (drafters, --draft)" in str(error.value)

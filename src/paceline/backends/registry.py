@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.backends.interface import Backend, BackendBuild, BackendModule, KernelStatus
 from paceline.models.names import is_toy, is_transformers
-from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import unknown
 from paceline.text.interface import Tokenizer
 
 KERNELS = ("auto", "off")  # values of the option
@@ -57,7 +57,7 @@ def resolve_kernels(path: Path, request: str | bool) -> bool:
     """Return whether the backend of `path` computes with Paceline's kernels.
     request: "auto", "off", or the backend's setting. Raises UsageError or MissingExtraError."""
     if isinstance(request, str) and request not in KERNELS:
-        raise UsageError(f"kernels {request!r}: choose from {', '.join(KERNELS)}")
+        raise unknown("kernels", request, KERNELS)
     return request not in ("off", False) and kernel_status(path).path != ""
 
 

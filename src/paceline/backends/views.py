@@ -22,8 +22,8 @@ from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
 SYNTAX = (
-    "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N, or view: for the "
-    "one kept"
+    "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N (of a mixture), or "
+    "view: for the stored one"
 )
 
 

@@ -56,11 +56,9 @@ class BenchPlan:
 
     models: arguments of `load`: files and engine settings. drafting: fields of Drafting, for every method.
     methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
-    suite: name, comma-separated names or file; "" chooses by the model, as does size "".
-    items, n: maximum number of items and of tokens per answer; 0 is unlimited.
-    rounds: measurements of each item.
-    keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing.
-    minutes: time limit; 0 is unlimited."""
+    suite: name, comma-separated names or file; "" chooses by the model, as does size "". rounds: measurements
+    of each item. items, n, minutes: limits on items, tokens of an answer, and time; 0 is unlimited.
+    keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing."""
 
     models: Mapping[str, Any] = field(default_factory=dict)
     drafting: Mapping[str, Any] = field(default_factory=dict)
@@ -94,14 +92,9 @@ class BenchPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan with absolute paths, since it may be read in another folder."""
-        models = {
-            name: _absolute(str(value)) if name in ("target", "draft") and value else value
-            for name, value in self.models.items()
-        }
-        peers = [
-            f"{kind}{equals}{_absolute(where)}"
-            for kind, equals, where in (p.partition("=") for p in self.peers)
-        ]
+        files = {name: self.models.get(name) for name in ("target", "draft")}
+        models = {**self.models, **{name: _absolute(str(file)) for name, file in files.items() if file}}
+        peers = ["".join([*one[:2], _absolute(one[2])]) for one in (p.partition("=") for p in self.peers)]
         suite = self.suite
         if is_file(suite):
             forms = [split_format(part) for part in suite_names(suite)]
@@ -112,13 +105,11 @@ class BenchPlan:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
-        names = {f.name for f in fields(cls)}
-        sampling = dict(stored["sampling"])
+        plan = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
         # JSON keys are strings.
-        sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
-        plan = {name: value for name, value in stored.items() if name in names}
-        plan |= {"sampling": validate_drafting(Sampling, sampling), "peers": tuple(stored["peers"])}
-        return cls(**plan)
+        bias = {int(k): float(v) for k, v in stored["sampling"].get("logit_bias", {}).items()}
+        sampling = validate_drafting(Sampling, {**stored["sampling"], "logit_bias": bias})
+        return cls(**plan | {"sampling": sampling, "peers": tuple(stored["peers"])})
 
 
 def facts_of(target: Path) -> ModelFacts | None:
@@ -205,14 +196,12 @@ class Bench:
         self._plan = plan = replace(plan, suite=suite)
         self.record = BenchRecord(plan, run=run)
         self._every = load(plan.suite)
-        self._started = False  # before the start, a stored run is not changed
 
     def _files(self) -> tuple[Path, Path | None]:
         used = any(method.uses_draft for method in self._methods)
         models = self._plan.models
-        target, draft, _ = choose_drafting(
-            models.get("target"), models.get("draft"), ["model" if used else "lookup"]
-        )
+        names = ["model" if used else "lookup"]
+        target, draft, _ = choose_drafting(models.get("target"), models.get("draft"), names)
         if draft is None and any(method.needs_draft for method in self._methods):
             raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
         if draft is not None and not used:
@@ -223,17 +212,11 @@ class Bench:
     def measure(self) -> BenchRecord:
         """Run the bench and return its record. After Ctrl-C its status is "interrupted", with the results so
         far."""
-        record = self.record
-        try:
-            with ExitStack() as stack:
-                self._measure(stack)
-        except BaseException:
-            record.status = "failed"
-            raise
-        finally:
-            if self._started:
-                self._keep(lambda history, run: history.finish(run, record.status, record.results))
-        return record
+        with ExitStack() as stack:
+            self._measure(stack)
+        if self.record.results:
+            self._keep(History.finish, self.record.status, self.record.results)
+        return self.record
 
     def _measure(self, stack: ExitStack) -> None:
         plan, record = self._plan, self.record
@@ -243,8 +226,8 @@ class Bench:
         settings["n_ctx"] = settings.get("n_ctx") or self._context()
         turns: Runner | None = None
         try:
-            loaded = LoadedModels(settings, self._draft, keep_prompts=plan.keep_prompts)
-            self._models = models = stack.enter_context(loaded)
+            models = LoadedModels(settings, self._draft, keep_prompts=plan.keep_prompts)
+            stack.enter_context(models)
             items = self._items(models)
             prompts = RequestBuilder(
                 models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
@@ -255,14 +238,18 @@ class Bench:
             turns = Runner(models, self._methods[0], prompts, self._watch)
             stack.callback(turns.close)
             turns.warm_up(items)
-            self._join(turns, settings)
+            turns.add(self._methods[1:])
+            target = models.plain.target
+            actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
+            engine = {"threads": None, "cache_type": "f16", "gpu_layers": 0} | settings | actual
+            systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, engine)
             self._begin(turns, settings)
             start, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:
                 items = turns.check(items, plan.sampling, plan.seed, start + GATE_TIME_SHARE * seconds)
             for group in turns.rounds(items, plan.rounds, list(record.groups), start + seconds):
                 record.groups.append(group)
-                self._keep(lambda history, run, group=group: history.add(run, group))  # type: ignore[misc]
+                self._keep(History.add, group)
             if self._recorder is not None:
                 turns.record(self._recorder, items)
             record.status = "done"
@@ -275,23 +262,15 @@ class Bench:
                 # With cached prompts the time to the first token means nothing.
                 record.results = [replace(one, ttft=None) if plan.keep_prompts else one for one in results]
 
-    def _keep(self, write: Callable[[History, int], None]) -> None:
+    def _keep(self, write: Callable[..., None], *what: object) -> None:
         """Write to the history. A write error is reported in the record and does not end the bench."""
-        if self._history is None or self.record.run is None:
+        if self._history is None:
             return
         try:
-            write(self._history, self.record.run)
+            write(self._history, self.record.run, *what)
         except HistoryError as error:
             self._history = None
             self.record.lost = str(error)
-
-    def _join(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        turns.add(self._methods[1:])
-        target = self._models.plain.target
-        defaults = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
-        actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
-        engine = {**defaults, **given, **actual}
-        systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, engine)
 
     def _context(self) -> int:
         """Return a context length for the suite's longest prompts, up to the model's; 0 leaves it to the
@@ -340,4 +319,3 @@ class Bench:
                     f"run {record.run} cannot go on, its {', '.join(unlike)} differed: measure anew"
                 )
             record.groups = history.groups(record.run)
-        self._started = True

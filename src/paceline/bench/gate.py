@@ -45,13 +45,12 @@ class DifferenceClassifier:
         key = (item, rows_of(target, budget), tuple(plain), tuple(tokens))
         if key not in self._outcomes:
             difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling)
-            outcome, wrong = IDENTICAL, None
-            if difference is not None:
-                outcome, wrong = NEAR_TIE, difference.index
+            wrong = None if difference is None else difference.index
             if difference is not None and difference.near_tie:  # the texts differ after it
                 start, noise = difference.index + 1, difference.noise
                 wrong = first_non_greedy_token(target, ask.tokens, tokens, start, noise, ask.sampling)
-            self._outcomes[key] = outcome if wrong is None else f"from token {wrong} on"
+            right = IDENTICAL if difference is None else NEAR_TIE
+            self._outcomes[key] = right if wrong is None else f"from token {wrong} on"
         return self._outcomes[key]
 
 
@@ -68,13 +67,10 @@ NOT_CHECKED = GateVerdict(False, "not checked to the end")
 class Contestant:
     """A system in a bench with its gate results.
 
-    budget: of its drafts; None for plain decoding.
-    reference: the contestant whose greedy output it must repeat, if any.
-    other_program_plain: plain decoding of another program, whose different text is only reported.
-    greedy_tokens, outcomes: by item; of several outcomes the worst.
-    sampled: verdict on sampled output.
-    failed: reason why the system can no longer answer.
-    target_alteration: difference of the target from the model in its file; nothing is lossless then."""
+    budget: of its drafts; None for plain decoding. reference: the contestant whose greedy output it must
+    repeat, if any. other_program_plain: plain decoding of another program, whose different text is only
+    reported. greedy_tokens, outcomes: by item; of several outcomes the worst. failed: why the system can no
+    longer answer. target_alteration: difference of the target from its file; nothing is lossless then."""
 
     system: System
     budget: Budget | None = None

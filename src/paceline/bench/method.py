@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from paceline.config import Drafting
+from paceline.config import Drafting, validate_drafting
 from paceline.drafter_table import DRAFTS, uses_draft
 from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import read_number
+from paceline.speculative.validation import did_you_mean, read_number
 
 PLAIN = "plain"
 
@@ -43,7 +43,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     try:
         # Only a draft model has a vocabulary to translate.
         shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
-        return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}))
+        return Method(text.strip(), validate_drafting(Drafting, {**shared, **own, "drafters": drafters}))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error
 
@@ -65,5 +65,6 @@ def _change(text: str, change: str) -> tuple[str, Any]:
         return name, value if kinds[name] is str else read_number(kinds[name], value)
     except (KeyError, ValueError):
         raise UsageError(
-            f"method {text!r}: {change!r} is no setting; write NAME=NUMBER with one of {', '.join(kinds)}"
+            f"method {text!r}: {change!r} is no setting{did_you_mean(name, kinds)}; write NAME=NUMBER with "
+            f"one of {', '.join(kinds)}"
         ) from None

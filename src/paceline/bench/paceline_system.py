@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +28,7 @@ from paceline.speculative.stats import Stats
 from paceline.system.home import to_stderr
 
 
-class LoadedModels:
+class LoadedModels(AbstractContextManager["LoadedModels"]):
     """The owner of a bench's target and draft model, each loaded once.
 
     given: arguments of `load`. The draft model is loaded at its first use, so that memory can be attributed:
@@ -72,23 +73,19 @@ class LoadedModels:
     def _selecting_draft(self) -> Path | None:
         """Return the draft model if a lossy choice may let it select prompt tokens for all methods."""
         path = self._draft_path
-        prefill = parse_lossy(self._given.get("lossy", "")).prefill
-        if not (prefill or self._given.get("role") == "speed"):
-            return None
-        return path if path and not is_view(path) and draft_source(path) == DRAFT else None
+        selects = parse_lossy(self._given.get("lossy", "")).prefill or self._given.get("role") == "speed"
+        return path if selects and path and not is_view(path) and draft_source(path) == DRAFT else None
 
     def _load_draft(self, path: Path) -> Backend:
         if self._draft is None:
-            before = resident()
-            target = self.plain.target
+            before, target = resident(), self.plain.target
             if is_view(path) or draft_source(path) != DRAFT:
                 unlike = {"n_ctx", "exact_rows"}
                 settings = {name: value for name, value in target.settings.items() if name not in unlike}
                 self._draft = open_draft(path, target, settings)
             else:
                 own = {"n_ctx": target.caps.n_ctx, "exact_greedy": False, "lossy": "", "role": ""}
-                given = self._given | own
-                self._draft = load(path, drafters="none", **given).target
+                self._draft = load(path, drafters="none", **self._given | own).target
             self.draft_memory = max(0, resident() - before)
         return self._draft
 
@@ -98,9 +95,6 @@ class LoadedModels:
         if self._draft is not None:
             self._draft.close()
         self.plain.close()
-
-    def __enter__(self) -> LoadedModels:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -132,13 +126,9 @@ class PacelineSystem:
         decoding: tuple[float, int, Stats] | None = None
         with llm.engine.run_batch() as run:
             request = GenerationRequest(
-                prompt=ask.tokens,
-                max_tokens=ask.max_tokens,
-                sampling=ask.sampling,
-                seed=ask.seed,
-                ignore_eos=ask.ignore_eos,
-                remember=False,
-            )
+                prompt=ask.tokens, max_tokens=ask.max_tokens, sampling=ask.sampling, seed=ask.seed,
+                ignore_eos=ask.ignore_eos, remember=False,
+            )  # fmt: skip
             handle = run.add(request)
             run.begin()
             active = handle.scheduled.active
@@ -158,21 +148,12 @@ class PacelineSystem:
         began, n_before, before = decoding
         stats, n_tokens = handle.stats, len(handle.tokens)
         return BenchAnswer(
-            text=handle.text,
-            tokens=tuple(handle.tokens),
-            n_tokens=n_tokens,
-            n_prompt=len(ask.tokens),
-            first=first,
-            seconds=last,
-            decoded=n_tokens - n_before,
-            decoding=last - began,
-            steps=stats.steps,
-            drafted=stats.drafted,
-            accepted=stats.accepted,
-            rejected=stats.rejected,
+            text=handle.text, tokens=tuple(handle.tokens), n_tokens=n_tokens, n_prompt=len(ask.tokens),
+            first=first, seconds=last, decoded=n_tokens - n_before, decoding=last - began,
+            steps=stats.steps, drafted=stats.drafted, accepted=stats.accepted, rejected=stats.rejected,
             draft_seconds=stats.draft_seconds - before.draft_seconds,
             decode_seconds=stats.seconds - before.seconds,
-        )
+        )  # fmt: skip
 
     def _prefill_draft(self, ask: BenchRequest) -> None:
         """Prefill the draft model now rather than at its first draft, so that decoding times match those of

@@ -21,13 +21,10 @@ class RequestBuilder:
         self._sampling, self._seed = sampling, seed
 
     def ask(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
-        """Return the request of `item`.
-
-        answers: by id of earlier items. Raises UsageError if the request does not fit the context, or an
-        earlier answer is missing."""
+        """Return the request of `item`. answers: by id of earlier items. Raises UsageError if the request
+        does not fit the context, or an earlier answer is missing."""
         tokens = encode_item(self._llm, item, fill_messages(item, answers))
-        target = self._llm.target
-        n = item.max_tokens if self._n is None else self._n
+        target, n = self._llm.target, item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:
             raise UsageError(
                 f"item {item.id}: its {len(tokens):,} tokens and {n:,} more do not fit the context of "

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import takewhile
 from time import perf_counter
 from typing import Any
 
@@ -25,15 +26,14 @@ Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 TokenTimes = list[tuple[int, float]]  # tokens and seconds
 
 WARM_UP_TOKENS = 8  # of a system's first answer, which is not timed
-MAX_ITEM_TIME_SHARE = 0.25  # of a time limit, so that no item dominates
 MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 
 
 class Runner:
     """Systems that answer the same items in turn.
 
-    entries: plain decoding first, the reference of all. skipped: reasons of
-    items that are not measured. asks: requests by item. reading: tokens and seconds of prefills."""
+    entries: plain decoding first, the reference of all. skipped: reasons of items that are not measured.
+    asks: requests by item. reading: tokens and seconds of prefills."""
 
     def __init__(self, models: LoadedModels, plain: Method, prompts: RequestBuilder, watch: Watch) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
@@ -69,8 +69,7 @@ class Runner:
     @property
     def llm(self) -> LLM:
         """The last method's target and drafter, preferably one with a draft model."""
-        llms = [system.llm for system in self._ours]
-        return next((llm for llm in reversed(llms) if llm.draft is not None), llms[-1])
+        return max((system.llm for system in self._ours[::-1]), key=lambda llm: llm.draft is not None)
 
     @property
     def peers(self) -> dict[str, str]:
@@ -94,13 +93,10 @@ class Runner:
         if not item.earlier and answer.decoded == answer.n_tokens:  # the prompt was prefilled alone
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
         # Cut at the end token: beyond it some programs forbid the token and others continue after it.
-        ends = [
-            i for i, token in enumerate(answer.tokens or ()) if token in self.examiner.llm.target.vocab.eos
-        ]
-        tokens = (answer.tokens or ())[: ends[0] if ends else None]
+        target = self._models.plain.target
+        tokens = tuple(takewhile(lambda token: token not in target.vocab.eos, answer.tokens or ()))
         self.plain.greedy_tokens[item.id] = tokens
-        text = b"".join(map(self.examiner.llm.target.text.piece, tokens))
-        self._plain_texts[item.id] = text.decode(errors="replace")
+        self._plain_texts[item.id] = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         if len(tokens) < MIN_ANSWER_TOKENS:
             self.skipped.append(f"item {item.id}: the model has nothing to say to it")
             return False
@@ -110,10 +106,10 @@ class Runner:
     def check(
         self, items: Sequence[Item], sampling: Sampling, seed: int, until: float = math.inf
     ) -> list[Item]:
-        """Run the gate before the measurement, which sampled benches need.
+        """Run the gate before the measurement, which sampled benches need: every system must repeat plain
+        greedy output, and drafted sampling must have the target's distribution.
 
-        Every system must repeat plain greedy output, and drafted sampling must have the target's
-        distribution. Returns the checked items; after `until` (by perf_counter) no further one is checked."""
+        Returns the checked items; after `until` (by perf_counter) no further one is checked."""
         checked = list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
@@ -162,10 +158,9 @@ class Runner:
                 for item in items:
                     again = (round_, item.id) in measured
                     if round_ == 0 and number > first and not again:
-                        late = not left_out.isdisjoint(item.earlier)
                         elapsed = perf_counter() - start
-                        expected = elapsed / done_work * work_of(item)
-                        if late or expected > min(MAX_ITEM_TIME_SHARE * seconds, seconds - elapsed):
+                        late = elapsed * (1 + work_of(item) / done_work) > seconds
+                        if late or not left_out.isdisjoint(item.earlier):
                             left_out.add(item.id)
                     if item.id in left_out or not self._ask(item) or again:
                         for _ in self.entries:
@@ -176,9 +171,7 @@ class Runner:
                     yield self._turn(item, round_, number, tick)
                     number, done_work = number + 1, done_work + work_of(item)
         if left_out:
-            self.skipped.append(
-                f"{len(left_out)} of {len(items)} items: there was no time for them (--minutes)"
-            )
+            self.skipped.append(f"{len(left_out)} of {len(items)} items: no time was left (--minutes)")
 
     def _turn(self, item: Item, round_: int, number: int, tick: Tick) -> ItemMeasurements:
         """Measure an item."""
@@ -226,12 +219,9 @@ class Runner:
                 llm, item = self._models.plain, by_id[id_]
                 if recorder.adding:
                     llm.target.forget()
-                    how: dict[str, Any] = {
-                        "max_tokens": ask.max_tokens,
-                        "seed": ask.seed,
-                        "ignore_eos": ask.ignore_eos,
-                    }
-                    answer = llm.generate(ask.tokens, plain=True, **how | vars(ask.sampling))
+                    length = {"max_tokens": ask.max_tokens, "ignore_eos": ask.ignore_eos}
+                    settings: dict[str, Any] = vars(ask.sampling) | length
+                    answer = llm.generate(ask.tokens, plain=True, seed=ask.seed, **settings)
                     recorder.add(
                         ask.tokens, answer, id_=id_, sampling=ask.sampling, seed=ask.seed,
                         category=item.category, session=item.session,

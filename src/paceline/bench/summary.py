@@ -29,16 +29,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """A row of the results, with None for measures that a system does not report and for speeds of lossy
-    output.
+    """A row of the results, with None for what a system does not report and for speeds of lossy output.
 
-    category: of the items; "" for all. verdict: of the lossless gate, as text. n_tokens: decoded in all
-    rounds.
-    speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds.
-    speedup: over plain decoding. clear: the speedup differs from 1 by more than chance.
-    ttft, tpot: mean seconds to the first token and for each later one.
-    draft_share: of decoding time. memory: bytes.
-    acceptance: probability that a drafted token is accepted after its predecessors."""
+    category: of the items; "" for all. verdict: of the lossless gate. n_tokens: decoded in all rounds.
+    speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds. speedup: over plain
+    decoding. clear: the speedup differs from 1 by more than chance. ttft, tpot: mean seconds to the first
+    token and for each later one. draft_share: of decoding time. memory: bytes. acceptance: probability that a
+    drafted token is accepted after its predecessors."""
 
     system: str
     category: str
@@ -112,19 +109,13 @@ def _result(
     row: Mapping[str, Any], category: str, groups: Sequence[ItemMeasurements], plain: str
 ) -> BenchResult:
     system = row["system"]
-    counts = {
-        "items": len({group.item for group in groups}),
-        "rounds": len({group.round for group in groups}),
-    }
-    base: dict[str, Any] = {**row, "category": category, **counts}
+    counts = {f"{name}s": len({getattr(group, name) for group in groups}) for name in ("item", "round")}
     ours = [group.measurements[system] for group in groups if system in group.measurements]
-    base["n_tokens"] = sum(m["n_tokens"] for m in ours)
-    if not ours:
-        return BenchResult(**base)
-    base |= _acceptance(ours)
-    if row["lossless"] and len(ours) < len(groups):  # a program failed
+    n_tokens = sum(m["n_tokens"] for m in ours)
+    base: dict[str, Any] = {**row, "category": category, **counts, "n_tokens": n_tokens, **_acceptance(ours)}
+    if ours and row["lossless"] and len(ours) < len(groups):  # a program failed
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
-    if not base["lossless"]:
+    if not ours or not base["lossless"]:
         return BenchResult(**base)
     tokens, seconds = sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)
     speeds = _speeds(groups, system)
@@ -165,13 +156,12 @@ def _over(a: float | None, b: float | None) -> float | None:
 
 
 def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
-    sums: dict[int, list[float]] = {}
+    """Return the tokens/s of each round."""
+    rounds: dict[int, list[Measurement]] = {}
     for group in groups:
-        if (m := group.measurements.get(system)) is not None:
-            tokens_seconds = sums.setdefault(group.round, [0.0, 0.0])
-            tokens_seconds[0] += m["tokens"]
-            tokens_seconds[1] += m["seconds"]
-    return [tokens / seconds for tokens, seconds in sums.values() if seconds > 0]
+        rounds.setdefault(group.round, []).append(group.measurements[system])
+    sums = [(sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)) for ours in rounds.values()]
+    return [tokens / seconds for tokens, seconds in sums if seconds > 0]
 
 
 def ratio(groups: Sequence[ItemMeasurements], system: str, to: str) -> Interval | None:

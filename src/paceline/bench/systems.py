@@ -9,6 +9,7 @@ from typing import Any
 from paceline.bench.gate import Contestant
 from paceline.bench.method import Method
 from paceline.bench.system import System
+from paceline.config import Drafting
 from paceline.hardware.threads import choose_threads
 from paceline.speculative.errors import UsageError
 
@@ -48,13 +49,9 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def join(
-    entries: list[Contestant],
-    given: Sequence[tuple[str, str]],
-    methods: Sequence[Method],
-    target: Path,
-    draft: Path | None,
-    engine: Mapping[str, Any],
-) -> None:
+    entries: list[Contestant], given: Sequence[tuple[str, str]], methods: Sequence[Method], target: Path,
+    draft: Path | None, engine: Mapping[str, Any],
+) -> None:  # fmt: skip
     """Start the programs and append them to `entries`, whose owner closes them.
 
     engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
@@ -68,7 +65,11 @@ def join(
             drafters = PLAIN if method.plain else method.drafting.drafters
             if drafters not in BASELINES[kind]:
                 continue
-            system = start(kind, where, label, method, target, draft if method.needs_draft else None, engine)
+            name, used = (
+                label if method.plain else f"{label} {method.name}",
+                draft if method.needs_draft else None,
+            )
+            system = start(kind, where, name, method.drafting, target, used, engine)
             own_plain = plain is None and method.plain and kind != "openai"
             budget = None if method.plain else method.drafting.budget
             entries.append(Contestant(system, budget, reference=plain or ours, other_program_plain=own_plain))
@@ -81,17 +82,10 @@ def join(
 
 
 def start(
-    kind: str,
-    where: str,
-    label: str,
-    method: Method,
-    target: Path,
-    draft: Path | None,
+    kind: str, where: str, name: str, drafting: Drafting, target: Path, draft: Path | None,
     engine: Mapping[str, Any],
-) -> System:
+) -> System:  # fmt: skip
     """Start a program for one method. where: the text after `=`."""
-    drafting = method.drafting
-    name = label if method.plain else f"{label} {method.name}"
     if kind == "openai":
         from paceline.bench.baselines.openai import OpenAIServer
 

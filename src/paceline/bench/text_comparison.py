@@ -28,10 +28,9 @@ class Difference:
     """The first difference of two greedy outputs.
 
     gap: lead of the plain token's logit over the drafted one's, computed row by row; infinite if one output
-    has ended. drafted_gap: the same, computed in passes of drafted size.
-    noise: the largest effect of the batch size on the difference of two logits of a row. spread: standard
-    deviation of the row.
-    tokens: of the plain and the drafted output, None if it has ended."""
+    has ended. drafted_gap: the same, computed in passes of drafted size. noise: the largest effect of the
+    batch size on the difference of two logits of a row. spread: standard deviation of the row. tokens: of
+    the plain and the drafted output, None if it has ended."""
 
     index: int
     gap: float
@@ -69,18 +68,14 @@ def explain(
         return None
     text = [*prompt, *plain, *drafted[len(plain) :]]
     tokens = (plain[index] if index < len(plain) else None, drafted[index] if index < len(drafted) else None)
-    start, place = len(prompt), len(prompt) + index
-    row, together = (
-        teacher_forced_logits(target, text[: place + 1], start, n)[-1] for n in (1, rows_of(target, budget))
-    )
+    place, width = len(prompt) + index, rows_of(target, budget)
+    rows = [teacher_forced_logits(target, text[: place + 1], len(prompt), n)[-1] for n in (1, width)]
     gaps = [math.inf, math.inf]
     a, b = tokens
     if a is not None and b is not None:
-        gaps = [
-            float(r[a] - r[b]) for r in (adjust_logits(r, sampling, text[:place]) for r in (row, together))
-        ]
-    noise = 0.0 if target.caps.exact else batch_logit_drift(target, text, rows_of(target, budget))
-    return Difference(index, gaps[0], noise, float(row.std()), tokens, gaps[1])
+        gaps = [float(r[a] - r[b]) for r in (adjust_logits(row, sampling, text[:place]) for row in rows)]
+    noise = 0.0 if target.caps.exact else batch_logit_drift(target, text, width)
+    return Difference(index, gaps[0], noise, float(rows[0].std()), tokens, gaps[1])
 
 
 def first_non_greedy_token(
@@ -93,8 +88,7 @@ def first_non_greedy_token(
 ) -> int | None:
     """Return the index of the first token, from `start` on, that another token leads by more than `noise`;
     None if there is none."""
-    text = [*prompt, *tokens]
-    place = len(prompt) + start
+    text, place = [*prompt, *tokens], len(prompt) + start
     if place >= len(text):
         return None
     for i, row in enumerate(teacher_forced_logits(target, text, place, 1)):
@@ -144,13 +138,14 @@ def judge(
     at = first_difference(plain, drafted)
     if at is None:
         return OutputComparison(True, "yes")
-    if not sampling.greedy and llm.drafting.temperature > 0:
-        return OutputComparison(False, "no: sampled drafts draw another text from the same distribution", at)
     if not sampling.greedy:
         message = f"no: not from token {at} on, where rounding can have moved a draw; --temp 0 can tell"
+        if llm.drafting.draft_temp > 0:
+            message = "no: sampled drafts draw another text from the same distribution"
         return OutputComparison(False, message, at)
     difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)
-    if difference is None or not difference.near_tie:
+    assert difference is not None  # as they differ
+    if not difference.near_tie:
         return OutputComparison(False, f"NO: not from token {at} on", at, difference)
     message = (
         f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "

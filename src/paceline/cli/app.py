@@ -27,6 +27,7 @@ from paceline.cli import (
     replay,
     run,
     serve,
+    shell_completion,
     train,
     transplant,
     views,
@@ -39,7 +40,6 @@ from paceline.speculative.errors import PacelineError
 
 app = typer.Typer(
     name="paceline",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -137,6 +137,8 @@ def main() -> None:
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
+    if shell_completion.VARIABLE in os.environ:
+        return shell_completion.print_completions(app)
     install_exit_handlers()
     # A terminal that is not UTF-8 gets question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper

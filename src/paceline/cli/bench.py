@@ -1,4 +1,4 @@
-"""`paceline bench`: measure methods and other systems on the same requests, and keep a history."""
+"""`paceline bench`: measure methods and other systems on the same requests, and continue interrupted runs."""
 
 from __future__ import annotations
 
@@ -36,33 +36,29 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
 
-RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.")]
 PLAN_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("methods", str | None, None, "--methods", "NAMES",
-     "plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
+     "Methods: plain,lookup,suffix,lookup+model. Settings follow a colon: model:n_draft=12:policy=fixed. "
      "Default: plain,auto,lookup and, with a draft model, model; with --full all of them."),
     ("suite", str, "", "--suite", "NAME",
-     "One or more of `bench suites`, or a file: FILE.jsonl, specbench:FILE, sessions:FILE. "
+     "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. "
      "Default: real for a model with a chat template, else toy."),
-    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE",
-     "tiny or full. Default: by the size of the model."),
-    ("minutes", float, 5.0, "--minutes", "N", "Take as many items as fit into about N minutes; 0: all."),
-    ("full", bool, False, "--full", "", "All items and methods, 5 rounds, prompts read each time."),
-    ("items", int, 0, "--items", "N", "Number of items, however long they take; 0: by time."),
-    ("rounds", int | None, None, "-r --rounds", "N",
-     "Times that each item is measured. Default: 1; with --full 5."),
+    ("size", Literal["tiny", "full"] | None, None, "--size", "SIZE", "tiny or full. Default: by the model."),
+    ("minutes", float, 5.0, "--minutes", "N", "Time for all items. Takes as many as fit; 0: all."),
+    ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
+    ("items", int, 0, "--items", "N", "Number of items; 0: by time."),
+    ("rounds", int | None, None, "-r --rounds", "N", "Rounds of an item. Default: 1; with --full 5."),
     ("n", int, 0, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's."),
     ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
-     "Read a prompt once for all methods: quicker, but without a time to the first token. "
-     "Default: yes, but with --full, --rounds or --peer."),
+     "Read prompts once for all methods. Default: yes, but with --full, --rounds or --peer."),
     ("seed", int, 0, "--seed", "N", "The same seed draws the same texts."),
 ))  # fmt: skip
 PEER_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("peer", list[str] | None, None, "--peer", "KIND",
-     "Another system: llama-server (or =PATH), transformers, openai=URL; may be repeated."),
+     "Another system: llama-server, transformers, openai=URL. llama-server=PATH; may be repeated."),
     env=False,
 ))  # fmt: skip
 
@@ -149,6 +145,7 @@ def _run(
     """Measure, print, and return the exit code."""
     from paceline.bench.bench import Bench
     from paceline.cli.progress import progress
+    from paceline.report.bench import write
 
     with Interrupts() as interrupts:
 
@@ -156,7 +153,10 @@ def _run(
             return progress(work, interrupts)
 
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
-    _write(record.as_dict(), as_json)
+    if as_json:
+        print_json(record.as_dict())
+    else:
+        write(record.as_dict(), sys.stdout)
     return outcome(record)
 
 
@@ -181,15 +181,6 @@ def outcome(record: BenchRecord) -> int:
     return 0
 
 
-def _write(record: Mapping[str, Any], as_json: bool) -> None:
-    from paceline.report.bench import write
-
-    if as_json:
-        print_json(record)
-    else:
-        write(record, sys.stdout)
-
-
 @app.command("suites", cls=GroupedCommand)
 def list_suites(as_json: options.AsJson = False) -> None:
     """List the suites that come with the package."""
@@ -205,49 +196,21 @@ def list_suites(as_json: options.AsJson = False) -> None:
     write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
 
 
-@app.command("list", cls=GroupedCommand)
-def list_runs(
-    history: options.HistoryFile = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Most runs, the newest first.")] = 20,
-    as_json: options.AsJson = False,
-) -> None:
-    """List the runs of the history."""
-    from paceline.report.bench import write_runs
-
-    runs = _open_history(history).runs(limit)
-    if as_json:
-        print_json(runs)
-    else:
-        write_runs(runs, sys.stdout)
-
-
-def _stored(history: History, text: str) -> dict[str, Any]:
-    """Return the run with this number, or the last. Raises UsageError."""
-    try:
-        number = None if text == "last" else read_number(int, text)
-    except ValueError:
-        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last") from None
-    return history.run("last" if number is None else number)
-
-
-@app.command(cls=GroupedCommand)
-def show(
-    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
-) -> None:
-    """Print a run again."""
-    _write(_stored(_open_history(history), which), as_json)
-
-
 @app.command(cls=GroupedCommand)
 def resume(
-    which: RunNumber = "last", history: options.HistoryFile = None, as_json: options.AsJson = False
+    which: Annotated[str, argument("RUN", "Its number, as the interrupted bench gave it, or last.")] = "last",
+    history: options.HistoryFile = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """Go on with an interrupted run; its measurements are kept."""
     from paceline.bench.bench import BenchPlan
 
+    try:
+        number = None if which == "last" else read_number(int, which)
+    except ValueError:
+        raise UsageError(f"run {which!r}: give the number of an interrupted run, or last") from None
     runs = _open_history(history)
-    stored = _stored(runs, which)
-    id_ = stored["id"]
+    stored = runs.run("last" if number is None else number)
     if stored["status"] == "done":
-        raise UsageError(f"run {id_} is complete: `paceline bench show {id_}` prints it")
-    return _run(BenchPlan.read(stored["plan"]), runs, id_, as_json)
+        raise UsageError(f"run {stored['id']} is complete: there is nothing left to measure")
+    return _run(BenchPlan.read(stored["plan"]), runs, stored["id"], as_json)

@@ -31,8 +31,7 @@ def chat(
     messages: MessagesFile = None,
     models: Any,
     n_predict: Annotated[
-        int | None,
-        option(GENERATION, "-n --n-predict", "N", "Longest answer; default: up to the context.", minimum=1),
+        int | None, option(GENERATION, "-n --n-predict", "N", "Longest answer. Default: no limit.", minimum=1)
     ] = None,
     sampling: Any,
     seed: options.Seed = None,

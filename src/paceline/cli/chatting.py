@@ -26,6 +26,7 @@ from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import count, printable, truncated
 from paceline.speculative.sampling import Sampling
+from paceline.speculative.validation import did_you_mean
 from paceline.system.home import expand_user
 from paceline.system.terminal import WordWrap, wrapped
 
@@ -87,7 +88,8 @@ class ChatLoop:
             try:
                 if command:
                     if command[1] not in self._commands:
-                        raise UsageError(f"/{command[1]}: no such command; /help lists them")
+                        near = did_you_mean(command[1], self._commands)
+                        raise UsageError(f"/{command[1]}: no such command{near}; /help lists them")
                     self._commands[command[1]]((command[2] or "").strip())
                 elif message := strip_block_quotes(line.strip()):
                     stopped = self._answer(message)

@@ -20,7 +20,11 @@ Message = dict[str, str]
 MessagesFile = Annotated[
     Path | None,
     option(
-        PROMPT, "--messages", "FILE", "Begin with a JSON list of messages with role and content.", env=False
+        PROMPT,
+        "--messages",
+        "FILE",
+        "Begin with a JSON list of messages. Each has a role and content.",
+        env=False,
     ),
 ]
 SystemPrompt = Annotated[

@@ -15,9 +15,8 @@ from paceline.cli import options
 from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, argument, flag, option
+from paceline.cli.options import OUTPUT, argument, flag, model_file, option
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import count
 
@@ -53,17 +52,7 @@ def build(
     name: Name,
     more: Annotated[list[Path] | None, argument("PATH", "More files and directories, as --from.")] = None,
     sources: Any,
-    tokenizer: Annotated[
-        Path | None,
-        option(
-            OUTPUT,
-            "--tokenizer",
-            "FILE",
-            "The target, a GGUF file. Default: the embedded model.",
-            env=False,
-            callback=file_option,
-        ),
-    ] = None,
+    tokenizer: Annotated[Path | None, model_file("--tokenizer -m --model", "Default: the toy model.")] = None,
     kinds: Annotated[
         str, option(OUTPUT, "--kinds", "KINDS", "Indexes to build for drafters.", env=False)
     ] = "ngram,datastore",
@@ -211,7 +200,7 @@ def remove(name: Name, yes: Yes = False, as_json: options.AsJson = False) -> Non
     from paceline.storage import corpora
 
     if corpora.check_name(name) not in corpora.names():
-        raise UsageError(f"no corpus {name!r}: `paceline corpus list` prints those there are")
+        corpora.find_corpus(name)  # raises with the names of those there are
     folder = corpora.corpora_folder() / name
     _confirm(f"Remove {folder}", yes)
     corpora.remove(folder)

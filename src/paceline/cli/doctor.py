@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from paceline.cli import options
-from paceline.cli.groups import MODEL_OPTIONS, OptionGroup, option_table, with_option_groups
+from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.speculative.errors import MissingExtraError, UsageError
@@ -20,10 +20,13 @@ MEASURING_OPTIONS = OptionGroup(option_table(
     ("seconds", float, 10.0, "--seconds", "X", "Time for the target, about."),
     ("refresh", bool, False, "--refresh", "", "Measure again, in place of stored costs."),
 ))  # fmt: skip
+CROSS_VOCAB_OPTION = OptionGroup(
+    [option.replace(default="auto") for option in DRAFTING_OPTIONS.parameters if option.name == "cross_vocab"]
+)
 
 
-@with_option_groups(models=MODEL_OPTIONS, measuring=MEASURING_OPTIONS)
-def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> int:
+@with_option_groups(models=MODEL_OPTIONS, drafting=CROSS_VOCAB_OPTION, measuring=MEASURING_OPTIONS)
+def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJson = False) -> int:
     """Show the hardware, the cost of a pass by its number of tokens, and the reasons why drafts would lose.
 
     Drafts are verified in such passes: the table shows the acceptance rate from which they pay. The costs are
@@ -46,7 +49,7 @@ def doctor(*, models: Any, measuring: Any, as_json: options.AsJson = False) -> i
     hardware = doctor_machine.probe_hardware(models["target"], models["kernels"])
     record = {"hardware": hardware.as_dict()}
     try:
-        record |= doctor_machine.examine(models, hardware, effort, measuring["refresh"], as_json)
+        record |= doctor_machine.examine(models | drafting, hardware, effort, measuring["refresh"], as_json)
     except MissingExtraError:  # without an engine only the hardware is known
         if as_json:
             print_json(record)

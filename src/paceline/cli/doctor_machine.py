@@ -58,10 +58,10 @@ def examine(
     models: dict[str, Any], hardware: Hardware, effort: Any, refresh: bool, as_json: bool
 ) -> dict[str, Any]:
     """Measure the models. Return the record of `--json`, without which the hardware is printed first."""
-    # Named drafters, unlike auto, measure nothing on loading. A draft of another vocabulary has costs, too.
+    # Named drafters, unlike auto, measure nothing on loading.
     alone = models["target"] is not None and models["draft"] is None
-    drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
-    with Interrupts() as interrupts, load(**models, **drafting) as llm:
+    drafting = {"drafters": "none", "cross_vocab": "off"} if alone else {"drafters": "model"}
+    with Interrupts() as interrupts, load(**models | drafting) as llm:
         if not as_json:
             show(hardware)
         drafted = {} if llm.draft is None else {"draft": STEPS, gathering.RUN: gathering.TICKS}

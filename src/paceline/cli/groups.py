@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from paceline.cli import options
+from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
 from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import print_note
 from paceline.speculative.errors import UsageError
@@ -42,9 +43,12 @@ def with_option_groups(**groups: OptionGroup) -> Callable[[Callable[..., Any]], 
         parameters: list[inspect.Parameter] = []
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
             parameters += groups[name].parameters if name in groups else [parameter]
+        if len(parameters) > MAX_OPTIONS:
+            parameters.append(keyword_option(ALL, False, HelpAll))
 
         @wraps(command)
         def wrapper(**values: Any) -> Any:
+            values.pop(ALL, None)
             combined = {
                 name: group.make(**{option.name: values.pop(option.name) for option in group.parameters})
                 for name, group in groups.items()
@@ -59,6 +63,10 @@ def with_option_groups(**groups: OptionGroup) -> Callable[[Callable[..., Any]], 
     return decorate
 
 
+def keyword_option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[inspect.Parameter]:
     """Return the parameters of a table of options.
 
@@ -66,11 +74,10 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
     env: True if the environment can set the options; flags can always be set.
     """
     return [
-        inspect.Parameter(
+        keyword_option(
             name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=Annotated[
+            default,
+            Annotated[
                 kind,
                 flag(panel, names, text)
                 if kind in (bool, bool | None)
@@ -87,6 +94,7 @@ def _models(*, model: str | None = None, **given: Any) -> dict[str, Any]:
         given["draft"] = given.pop("model_draft")
     if "ctx_size" in given:
         given["n_ctx"] = given.pop("ctx_size") or 0
+    if "flash_attn" in given:
         given["flash_attention"] = FLASH_ATTENTION[given.pop("flash_attn")]
     return {"target": model, **given}
 
@@ -95,32 +103,21 @@ MODEL_OPTIONS = OptionGroup(
     option_table(
         MODELS,
         ("model", str | None, None, "-m --model", "MODEL",
-         "The target: a GGUF file, a folder of a transformers model, or a name such as ollama:llama3.2:3b or "
-         "hf:USER/REPO. Default: an embedded toy model; in a chat zoo:smollm2."),
-        ("model_draft", str | None, None, "-md --model-draft", "MODEL",
-         "A draft model: smaller, with the same vocabulary (or see --cross-vocab)."),
-        ("ctx_size", int | None, None, "-c --ctx-size", "N",
-         "Tokens of context. Default: the model's, up to 4,096.", 1),
-        ("threads", int | None, None, "-t --threads", "N",
-         "Default: one thread per physical core, within a container's quota."),
-        ("gpu_layers", int, 0, "-ngl --gpu-layers", "N", "Layers of each model to put on a GPU."),
-        ("flash_attn", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
-         "Flash attention: on, off or auto (on with Paceline's kernels, else llama.cpp's choice)."),
-        ("cache_type", Literal["f32", "f16", "bf16", "q8_0"], "f16", "--cache-type", "TYPE",
-         "KV cache: f32, f16, bf16 or q8_0."),
-        ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE",
-         "Paceline's CPU kernels for GGUF models: auto (compiled once, if possible) or off."),
+         "The target: a GGUF file, a folder or a name. Default: a toy model; in chat and serve zoo:smollm2."),
+        ("model_draft", str | None, None, "-md --model-draft", "MODEL", "A draft model, or a draft head."),
+        ("ctx_size", int | None, None, "-c --ctx-size", "N", "Tokens of context. Default: up to 4,096.", 1),
+        ("threads", int | None, None, "-t --threads", "N", "Threads. Default: one per physical core."),
+        ("gpu_layers", int, 0, "-ngl --gpu-layers", "N", "Layers of each model on a GPU."),
+        ("flash_attn", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE", "Flash attention."),
+        ("cache_type", Literal["f32", "f16", "bf16", "q8_0"], "f16", "--cache-type", "TYPE", "KV cache."),
+        ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE", "Paceline's kernels: auto or off."),
         ("lossy", str, "", "--lossy", "CHOICE",
-         "Change what the target says, for speed: experts=N uses N experts of a mixture a token, prefill=0.2 "
-         "computes the fifth of a long prompt that the draft model attends to."),
+         "Change the target's text for speed. experts=N: experts a token; prefill=0.2: part of a prompt."),
         ("role", Literal["", "quality", "speed"], "", "--role", "ROLE",
          "quality refuses --lossy; speed uses what `paceline experts` and `paceline prefill` recommended."),
-        ("device", str, "auto", "--device", "NAME",
-         "Device of a transformers model: cpu, cuda, cuda:1, mps or auto."),
-        ("dtype", str, "auto", "--dtype", "TYPE",
-         "Type of its weights: auto (as stored), float32, bfloat16 or float16."),
-        ("attention", str, "auto", "--attention", "NAME",
-         "Its attention in transformers: sdpa, eager, ..., or auto."),
+        ("device", str, "auto", "--device", "NAME", "For a transformers model: cpu, cuda, mps or auto."),
+        ("dtype", str, "auto", "--dtype", "TYPE", "Of its weights: auto, float32, bfloat16 or float16."),
+        ("attention", str, "auto", "--attention", "NAME", "Its attention: sdpa, eager, ..., or auto."),
     ),
     _models,
 )  # fmt: skip
@@ -130,10 +127,7 @@ def model_options(*names: str) -> OptionGroup:
     return OptionGroup([option for option in MODEL_OPTIONS.parameters if option.name in names], _models)
 
 
-LOSSLESS_OPTIONS = model_options(
-    "model", "model_draft", "ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels",
-    "device", "dtype", "attention",
-)  # fmt: skip
+LOSSLESS_OPTIONS = model_options(*{p.name for p in MODEL_OPTIONS.parameters} - {"lossy", "role"})
 DEVICE_OPTIONS = model_options("model", "threads", "device", "dtype", "attention")  # for transformers only
 LLAMA_OPTIONS = model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
 
@@ -162,8 +156,7 @@ SAMPLING_OPTIONS = OptionGroup(
         ("repeat_last_n", int, 64, "--repeat-last-n", "N", "Last tokens to penalize; 0: none."),
         ("presence_penalty", float, 0.0, "--presence-penalty", "X", "Presence penalty; 0: off."),
         ("frequency_penalty", float, 0.0, "--frequency-penalty", "X", "Penalty per occurrence; 0: off."),
-        ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X",
-         "Add X to a token's logit (13=-2.5, 13=-inf); may be repeated."),
+        ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5)."),
     ),
     _sampling,
 )  # fmt: skip
@@ -193,37 +186,32 @@ CHAT_SAMPLING_OPTIONS = OptionGroup(
 )
 
 
-def _drafting(*, draft_temp: float, **given: Any) -> dict[str, Any]:
-    """Return the drafting settings for `load`."""
-    return _drop_unset(temperature=draft_temp, **given)
-
-
 DRAFTING_OPTIONS = OptionGroup(
     option_table(
         DRAFTING,
         ("policy", str | None, None, "--policy", "RULE",
-         "How much to draft: rate (by measured costs; default of auto), p_min (default of others) or fixed."),
-        ("n_draft", int | None, None, "--n-draft", "N", "Tokens of a draft. Default: 7 (rate: 31)."),
+         "When to stop drafting: rate, p_min or fixed. rate: where more would not pay (default of auto); "
+         "p_min: where the drafter is unsure (default of others); fixed: after --n-draft tokens."),
+        ("n_draft", int | None, None, "--n-draft", "N",
+         "Most tokens of a draft. The policies rate and p_min stop earlier, --policy fixed drafts N each "
+         "time. Default: 7 (rate: 31)."),
         ("width", int | None, None, "--width", "N", "Leaves of a draft tree. Default: 1 (rate: 4)."),
         ("p_min", float, 0.5, "--p-min", "X", "End a draft below this probability (policy p_min)."),
-        ("p_split", float | None, None, "--p-split", "X",
-         "Branch if an alternative has this probability. Default: 0.1 (rate: 0.3)."),
+        ("p_split", float | None, None, "--p-split", "X", "Branch from this probability: 0.1 (rate: 0.3)."),
         ("draft_temp", float, 0.0, "--draft-temp", "X", "Draft temperature; 0: deterministic drafts."),
-        ("exact_greedy", bool, False, "--exact-greedy", "",
-         "Make greedy output bit-identical to plain decoding; slower without Paceline's kernels."),
-        ("verify", str, "auto", "--verify", "RULE",
-         "Verification of sampled drafts: token, block, recursive or traversal."),
+        ("draft_top_k", int, 10, "--draft-top-k", "N", "Top-k of drafts with a temperature."),
+        ("exact_greedy", bool, False, "--exact-greedy", "", "Greedy output equal to the last bit; slower."),
+        ("verify", str, "auto", "--verify", "RULE", "Of drafts: auto, token, block, recursive or traversal."),
         ("cross_vocab", str, "off", "--cross-vocab", "MODE",
-         "A draft model of another vocabulary: off, tli (shared tokens), slem (text) or auto."),
+         "For another vocabulary: auto. tli drafts in shared tokens, slem in text; auto chooses."),
         ("ngram_min", int, 3, "--ngram-min", "N", "Minimum tokens of a match in lookup."),
         ("ngram_max", int, 5, "--ngram-max", "N", "Maximum tokens of a match in lookup."),
-        ("min_draft_tokens", int, 1, "--min-draft-tokens", "N",
-         "With several drafters: call the next one if a draft has fewer tokens."),
-        ("window", int, 7, "--lookahead-window", "N", "Columns of the lookahead window."),
-        ("level", int, 5, "--lookahead-ngram", "N", "Length of lookahead's n-grams."),
-        ("guesses", int, 7, "--lookahead-guesses", "N", "Maximum n-grams that lookahead verifies in a pass."),
+        ("min_draft_tokens", int, 1, "--min-draft-tokens", "N", "A shorter draft calls the next drafter."),
+        ("lookahead_window", int, 7, "--lookahead-window", "N", "Columns of the lookahead window."),
+        ("lookahead_ngram", int, 5, "--lookahead-ngram", "N", "Length of lookahead's n-grams."),
+        ("lookahead_guesses", int, 7, "--lookahead-guesses", "N", "Most n-grams that lookahead verifies."),
     ),
-    _drafting,
+    _drop_unset,
 )  # fmt: skip
 
 
@@ -234,23 +222,14 @@ def _history_settings(*, corpora: list[str] | None, remember: bool) -> dict[str,
 
 MEMORY_OPTIONS = OptionGroup(
     [
-        inspect.Parameter(
-            "corpora", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=options.Corpora
-        ),
+        keyword_option("corpora", None, options.Corpora),
         *option_table(
             DRAFTING,
-            (
-                "remember",
-                bool,
-                False,
-                "--remember",
-                "",
-                "Store answers, and draft from them.",
-            ),
+            ("remember", bool, False, "--remember", "", "Store answers, and draft from them."),
         ),
     ],
     _history_settings,
-)
+)  # fmt: skip
 
 
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
@@ -263,26 +242,12 @@ def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: s
 GRAMMAR_OPTIONS = OptionGroup(
     option_table(
         "Grammar",
-        (
-            "json_schema",
-            str | None,
-            None,
-            "-j --json-schema",
-            "SCHEMA",
-            "A schema for the output.",
-        ),
+        ("json_schema", str | None, None, "-j --json-schema", "SCHEMA", "A schema for the output."),
         ("json_schema_file", Path | None, None, "-jf --json-schema-file", "FILE", "The same, from a file."),
-        (
-            "regex",
-            str | None,
-            None,
-            "--regex",
-            "PATTERN",
-            "A pattern for the whole output.",
-        ),
+        ("regex", str | None, None, "--regex", "PATTERN", "A pattern for the whole output."),
     ),
     _grammar,
-)
+)  # fmt: skip
 
 
 def _recorder(*, record: Path | None) -> Recorder | None:

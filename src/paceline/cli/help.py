@@ -1,12 +1,53 @@
-"""The layout of --help: options under the headings of their panels."""
+"""The layout of --help: the common options, or with --help-all all of them under the headings of panels."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 LAST = "Options"
+ALL = "help_all"
+MAX_OPTIONS = 10  # a command with more has --help-all, and shows these by default:
+_COMMON = """\
+--file --system --messages --model --model-draft --ctx-size --threads --gpu-layers --n-predict --temp --seed
+--json-schema --draft --policy --cross-vocab --corpus --remember --compare --stats --json --help --help-all
+--host --port --api-key-file --alias --engine --sessions --queue --timeout --replicas --methods --suite
+--minutes --full --items --peer --prompts --samples --limit --cost-curve --chat-template --data --epochs
+--out --experts --max-rise --shares --min-agreement --context-lengths --refresh --task --measure --folder
+--history --tries"""
+COMMON = frozenset(_COMMON.split())
+EXAMPLES = {
+    "run": (
+        'paceline run -m zoo:smollm2 "What is a paceline?"',
+        'paceline run -m target.gguf -md draft.gguf "def fibonacci(n):"',
+        "paceline run -m ollama:llama3.2:3b --compare -f report.txt",
+    ),
+    "chat": (
+        "paceline chat -m zoo:smollm2",
+        "paceline chat -m ollama:qwen2.5-coder:32b -md ollama:qwen2.5-coder:0.5b",
+        'paceline chat -m instruct.gguf --system "Answer in one word." --temp 0',
+    ),
+    "serve": (
+        "paceline serve -m zoo:smollm2",
+        "paceline serve -m target.gguf -md draft.gguf --sessions 8",
+        "paceline serve -m target.gguf --host 0.0.0.0 --api-key-file keys.txt",
+    ),
+}
+
+
+def _print_all(context: typer.Context, requested: bool) -> None:
+    if requested:
+        context.meta[ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", callback=_print_all, is_eager=True, help="Show all options and exit.")
+]
 
 
 class _Panels:
@@ -15,17 +56,33 @@ class _Panels:
         return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        if lines := EXAMPLES.get(ctx.command.name):
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in lines))
+        short, n_hidden = self._short(ctx), 0
         panels: dict[str, list[tuple[str, str]]] = {}
         for param in sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST):  # type: ignore[attr-defined]
             if (record := param.get_help_record(ctx)) is None:  # hidden
                 continue
-            names, text = record
+            if short and param.param_type_name == "option" and not COMMON & {*param.opts}:
+                n_hidden += 1
+                continue
             # The epilog describes the --no- form of flags.
-            short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
-            panels.setdefault(_panel(param), []).append(short)
+            name, text = record[0].partition(" <")[0].partition(" / ")[0], record[1].replace(".0]", "]")
+            row = (name, _first_sentence(text)) if short else (name, text)
+            panels.setdefault(LAST if short else _panel(param), []).append(row)
         for title, rows in panels.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+        if n_hidden:
+            formatter.write(f"\n  {n_hidden} more options: {ctx.command_path} --help-all\n")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if not self._short(ctx):
+            super().format_epilog(ctx, formatter)  # type: ignore[misc]
+
+    def _short(self, ctx: Any) -> bool:
+        return ALL not in ctx.meta and any(param.name == ALL for param in self.params)  # type: ignore[attr-defined]
 
 
 class GroupedCommand(_Panels, TyperCommand):
@@ -43,3 +100,10 @@ class GroupedGroup(_Panels, TyperGroup):
 def _panel(param: Any) -> str:
     default = "Arguments" if param.param_type_name == "argument" else LAST
     return getattr(param, "rich_help_panel", None) or default
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of an option's text, with the default value but without the range."""
+    sentence = text.partition(".  [")[0].partition(". ")[0].removesuffix(".")
+    default = re.search(r"\[(default: [^;\]]+)", text)
+    return f"{sentence}.  [{default[1]}]" if default else f"{sentence}."

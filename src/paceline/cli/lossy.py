@@ -21,8 +21,7 @@ SUITE = ("--suite", "SUITE", "A suite of prompts, as for `paceline bench`.")
 EXPERTS_OPTIONS = OptionGroup(option_table(
     "Measuring",
     ("experts", str, "", "--experts", "N,M", "Numbers of experts a token. Default: all below the model's."),
-    ("file", Path | None, None, "-f --file", "FILE",
-     "A text to measure perplexity on. Default: prompts of the suite with the model's answers."),
+    ("file", Path | None, None, "-f --file", "FILE", "A text for perplexity. Default: the answers."),
     ("tokens", int, 512, "--tokens", "N", "Most tokens of the text.", 2),
     ("suite", str, "real", *SUITE),
     ("items", int, 4, "--items", "N", "Answers with each number and drafter.", 1),
@@ -36,8 +35,7 @@ PREFILL_OPTIONS = OptionGroup(option_table(
     ("suite", str, "real-grounded", *SUITE),
     ("items", int, 8, "--items", "N", "Prompts.", 1),
     ("n", int, 64, "-n --n-predict", "N", "Tokens of each answer.", 1),
-    ("bound", float, 0.9, "--min-agreement", "X",
-     "Least share of the answers' tokens that stay the likeliest with a recommended part.", 0),
+    ("bound", float, 0.9, "--min-agreement", "X", "Least share of likeliest tokens that stay so.", 0),
     env=False,
 ))  # fmt: skip
 

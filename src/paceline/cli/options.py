@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.references import file_option
+from paceline.cli.shell_completion import COMPLETIONS
 from paceline.drafter_table import DRAFTERS
 
 EPILOG = (
     "--verbose also prints the file and hash of each model.\n\n"
-    "Every option can also be set in the environment, as PACELINE_ and its long name in capitals "
+    "Settings can also be given in the environment, as PACELINE_ and an option's long name in capitals "
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
     "unset a flag."
     "\n\n"
@@ -61,7 +63,13 @@ def option(
         max=maximum,
         rich_help_panel=panel,
         callback=callback,
+        autocompletion=COMPLETIONS.get(names.split()[-1]),
     )
+
+
+def model_file(names: str, help: str) -> Any:  # noqa: A002
+    """Return an option for the file of a model, which may also be named."""
+    return option(OUTPUT, names, "MODEL", help, env=False, callback=file_option)
 
 
 def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
@@ -78,6 +86,7 @@ def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
 
 
 def argument(metavar: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002
+    more["autocompletion"] = COMPLETIONS.get(metavar)
     return typer.Argument(metavar=metavar, help=help, show_default=False, rich_help_panel=panel, **more)
 
 
@@ -91,29 +100,17 @@ Drafters = Annotated[
         DRAFTING,
         "--draft",
         "NAMES",
-        f"auto (the default): {DRAFTERS['auto'].about}. Or names, in the order they are called: "
-        + ", ".join(f"{row.name} ({row.about})" for row in DRAFTERS.values() if row.name != "auto")
+        "Drafters: auto, none or names (lookup,model). auto (the default): "
+        f"{DRAFTERS['auto'].about}; none: plain decoding; names, in the order they are called: "
+        + ", ".join(f"{row.name} ({row.about})" for row in DRAFTERS.values() if not row.alone or row.window)
         + ".",
     ),
 ]
-Seed = Annotated[
-    int | None,
-    option(
-        SAMPLING, "--seed", "N", "The same seed draws the same text. Default: random, and printed.", minimum=0
-    ),
-]
-Corpora = Annotated[
-    list[str] | None,
-    option(
-        DRAFTING, "--corpus", "NAME", "Draft from a corpus (`paceline corpus`); may be repeated.", env=False
-    ),
-]
+Seed = Annotated[int | None, option(SAMPLING, "--seed", "N", "Seed. Default: random, printed.", minimum=0)]
+Corpora = Annotated[list[str] | None, option(DRAFTING, "--corpus", "NAME", "Draft from corpora.", env=False)]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
 Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]
-HistoryFile = Annotated[
-    Path | None,
-    option(OUTPUT, "--history", "FILE", "The file of measurements. Default: in your data folder."),
-]
+HistoryFile = Annotated[Path | None, option(OUTPUT, "--history", "FILE", "The file of measurements.")]
 
 
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:

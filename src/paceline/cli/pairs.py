@@ -46,8 +46,7 @@ def pairs(
     ] = None,
     request: Any,
     folders: Annotated[
-        list[Path] | None,
-        option(ADVICE, "--folder", "DIR", "Look for models here too; may be repeated.", env=False),
+        list[Path] | None, option(ADVICE, "--folder", "DIR", "Look for models here, too.", env=False)
     ] = None,
     history: options.HistoryFile = None,
     setup: Any,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from paceline.cli import options
 from paceline.cli.groups import DRAFTING_OPTIONS, OptionGroup, model_options, option_table, with_option_groups
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
-from paceline.cli.options import MODELS, argument, option
+from paceline.cli.options import argument
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option, resolve_models
+from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
 
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from paceline.text.interface import Tokenizer
 
 WHAT = "What is replayed"
-DRAFT_OPTIONS = model_options("model_draft", "threads")
+REPLAYED_MODELS = model_options("model", "model_draft", "ctx_size", "threads")
 REPLAY_OPTIONS = OptionGroup([
     *option_table(
         WHAT,
         ("chat_template", bool, False, "--chat-template", "", "Apply the model's chat template to messages."),
-        ("methods", str, "lookup", "--methods", "NAMES",
-         "lookup,lookup+suffix; settings follow a colon: lookup:n_draft=12."),
+        ("methods", str, "lookup", "--methods", "NAMES", "Methods: lookup,lookup+suffix:n_draft=12, ..."),
         ("limit", int, 0, "--limit", "N", "Replay the first N requests only; 0: all.", 0),
         ("no_carryover", bool, False, "--no-carryover", "", "Forget earlier requests before each request."),
     ),
@@ -40,27 +39,13 @@ REPLAY_OPTIONS = OptionGroup([
         ("cost_curve", Path | None, None, "--cost-curve", "FILE",
          "Predict speeds by costs from `paceline doctor --json`. Default: the stored costs."),
     ),
-    *option_table(MODELS, ("ctx_size", int, 0, "-c --ctx-size", "N", "Tokens of the draft's context.", 0)),
 ])  # fmt: skip
 
 
-@with_option_groups(replayed=REPLAY_OPTIONS, models=DRAFT_OPTIONS, drafting=DRAFTING_OPTIONS)
+@with_option_groups(replayed=REPLAY_OPTIONS, models=REPLAYED_MODELS, drafting=DRAFTING_OPTIONS)
 def replay(
     *,
-    files: Annotated[
-        list[Path],
-        argument("FILE", "JSON lines of tokens, of prompts and completions, or of messages.", WHAT),
-    ],
-    tokenizer: Annotated[
-        Path | None,
-        option(
-            WHAT,
-            "-m --tokenizer",
-            "FILE",
-            "The GGUF file of the recorded model, for its vocabulary.",
-            callback=file_option,
-        ),
-    ] = None,
+    files: Annotated[list[Path], argument("FILE", "Recorded requests: JSON lines (docs/replay.md).", WHAT)],
     replayed: Any,
     models: Any,
     drafting: Any,
@@ -69,13 +54,15 @@ def replay(
 ) -> int:
     """Decode recorded requests again with any method, without the model: measure acceptance, predict speed.
 
-    Each recorded token stands for the target's choice. Requests are played in order: drafters learn from
+    Each recorded token stands for the target's choice. -m names the model that was recorded: its vocabulary
+    and stored costs are read, not its weights. Requests are played in order: drafters learn from
     earlier requests of the same file, as on a server. Without known costs of the target's passes there is
     no speed.
     """
-    if corpora and tokenizer is None:
-        raise UsageError("--corpus: holds tokens of a model; name it with --tokenizer FILE.gguf")
     models = resolve_models(models)
+    tokenizer = None if models["target"] is None else Path(models["target"])
+    if corpora and tokenizer is None:
+        raise UsageError("--corpus: holds tokens of a model; name it with -m FILE.gguf")
     model_draft, threads = models["draft"], models["threads"]
     cost_curve, limit = replayed["cost_curve"], replayed["limit"]
     drafting.pop("exact_greedy")  # there is no target
@@ -97,7 +84,7 @@ def replay(
         traces = read_traces(files, text, limit, interrupts, template=replayed["chat_template"])
         draft = None
         if model_draft is not None:
-            draft = draft_model(model_draft, methods, replayed["ctx_size"], threads)
+            draft = draft_model(model_draft, methods, models["n_ctx"], threads)
             stack.callback(draft.close)
         vocab = vocabulary(text, traces, draft)
         context = ReplayContext(
@@ -223,6 +210,6 @@ def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | Non
     if size != draft.vocab.size or traces[-1].vocab not in (None, vocab_fingerprint(draft.vocab)):
         raise UsageError(
             f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, and the record another or one "
-            "that it does not tell; name the model that was recorded with --tokenizer FILE.gguf"
+            "that it does not tell; name the model that was recorded with -m FILE.gguf"
         )
     return draft.vocab

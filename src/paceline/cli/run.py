@@ -45,7 +45,7 @@ GENERATION_OPTIONS = OptionGroup([
 ])  # fmt: skip
 OUTPUT_OPTIONS = OptionGroup(option_table(
     OUTPUT,
-    ("compare", bool, False, "--compare", "", "Decode plainly first, then drafted, and compare them."),
+    ("compare", bool, False, "--compare", "", "Compare with plain decoding, which runs first."),
     ("show_sources", bool, False, "--show-sources", "", "Colour each token by its drafter."),
     ("show_stats", bool, False, "--stats", "", "Print the time of each phase."),
     ("logprobs", int | None, None, "--logprobs", "N",
@@ -72,10 +72,7 @@ def run(
     prompt_source: Any,
     system: SystemPrompt = None,
     messages: MessagesFile = None,
-    chat: Annotated[
-        bool | None,
-        flag(PROMPT, "--chat", "Use the chat template: the default if there is one. --no-chat: do not."),
-    ] = None,
+    chat: Annotated[bool | None, flag(PROMPT, "--chat", "Use the chat template, if there is one.")] = None,
     models: Any,
     request: Any,
     sampling: Any,

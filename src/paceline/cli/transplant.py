@@ -8,39 +8,20 @@ from typing import Annotated
 import typer
 
 from paceline.cli import options
-from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.options import OUTPUT, argument, flag, model_file, option
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import file_option
+
+TYPES = "Type of the new rows: F32, F16, BF16, Q8_0 or Q4_0. Default: the draft's; K-quants become Q8_0."
+TIED = "One matrix for embeddings and output (--no-tied: two). Default: two, where llama.cpp can."
 
 
 def transplant(
     draft: Annotated[Path, argument("DRAFT", "The draft model.", callback=file_option)],
-    vocab_of: Annotated[
-        Path,
-        option(
-            OUTPUT, "--vocab-of", "TARGET", "The model it is to draft for.", env=False, callback=file_option
-        ),
-    ],
+    vocab_of: Annotated[Path, model_file("--vocab-of", "The model it is to draft for.")],
     out: Annotated[Path, option(OUTPUT, "-o --out", "FILE", "The GGUF file to write.", env=False)],
-    ftype: Annotated[
-        str | None,
-        option(
-            OUTPUT,
-            "--type",
-            "TYPE",
-            "Type of the new rows: F32, F16, BF16, Q8_0 or Q4_0. Default: the draft's; K-quants become Q8_0.",
-            env=False,
-        ),
-    ] = None,
-    tied: Annotated[
-        bool | None,
-        typer.Option(
-            "--tied/--untied",
-            help="One matrix for embeddings and output (--untied: two). Default: two, where llama.cpp can.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    ftype: Annotated[str | None, option(OUTPUT, "--type", "TYPE", TYPES, env=False)] = None,
+    tied: Annotated[bool | None, flag(OUTPUT, "--tied", TIED)] = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -12,9 +12,9 @@ from paceline.cli import options
 from paceline.cli.groups import DEVICE_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.options import OUTPUT, argument, model_file, option
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option, resolve_models
+from paceline.cli.references import resolve_models
 from paceline.speculative.errors import UsageError
 
 SEARCH = "Search"
@@ -64,12 +64,7 @@ def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) ->
 @app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file.")
 def materialise(
     out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
-    model: Annotated[
-        Path,
-        option(
-            OUTPUT, "-m --model", "FILE", "The GGUF file; names work too.", env=False, callback=file_option
-        ),
-    ],
+    model: Annotated[Path, model_file("-m --model", "The GGUF file.")],
     view: Annotated[str, option(OUTPUT, "--view", "VIEW", "exit=N or skip=N: whole layers.", env=False)],
     force: options.Force = False,
 ) -> None:

@@ -12,9 +12,8 @@ import typer
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.options import OUTPUT, argument, model_file, option
 from paceline.cli.output import print_json, print_note
-from paceline.cli.references import file_option
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
@@ -65,23 +64,9 @@ def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")
 @app.command(cls=GroupedCommand, short_help="Make a larger model with the same output.")
 def inflate(
     out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
-    params: Annotated[
-        str, option(OUTPUT, "--params", "N", "Parameters to reach, e.g. 200M or 1.1B.", env=False)
-    ] = "1B",
-    ftype: Annotated[
-        str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0 or Q4_0.", env=False)
-    ] = "Q8_0",
-    source: Annotated[
-        Path | None,
-        option(
-            OUTPUT,
-            "--from -m --model",
-            "FILE",
-            "The Llama GGUF to inflate; names work too (zoo:smollm2). Default: the embedded target.",
-            env=False,
-            callback=file_option,
-        ),
-    ] = None,
+    params: Annotated[str, option(OUTPUT, "--params", "N", "Parameters, e.g. 200M.", env=False)] = "1B",
+    ftype: Annotated[str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0, Q4_0", env=False)] = "Q8_0",
+    source: Annotated[Path | None, model_file("--from -m --model", "The model to inflate.")] = None,
     force: options.Force = False,
 ) -> None:
     """Write a larger model with the output of a small model, to measure speed at realistic cost.

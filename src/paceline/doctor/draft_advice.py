@@ -12,9 +12,9 @@ from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.family import family_of
 from paceline.models.names import VIEW_PREFIX, is_view
-from paceline.speculative.errors import UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even
+from paceline.speculative.validation import unknown
 
 MODEL, NO_MODEL, DOWNLOAD = "model", "suffix", "download"  # kinds of drafters
 COMPARED_CONTEXT = 1024  # tokens of context that costs are compared after, or half of a shorter context
@@ -51,7 +51,7 @@ class AdviceRequest:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise UsageError(f"--task {self.task}: choose from {', '.join(TASKS)}")
+            raise unknown("task", self.task, TASKS)
 
     @property
     def depth(self) -> int:

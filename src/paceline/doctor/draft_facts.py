@@ -84,7 +84,7 @@ def _runs(path: Path, note: Note) -> list[dict[str, Any]]:
     from paceline.bench.history import History
 
     try:
-        return History(path).runs(MAX_RUNS)
+        return History(path).runs()[:MAX_RUNS]
     except HistoryError as error:
         note(str(error))
         return []

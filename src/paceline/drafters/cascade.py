@@ -265,8 +265,8 @@ def make(parts: DrafterInputs) -> CascadeDrafter:
         parts.draft,
         parts.target.vocab.size,
         suffix.make(parts),
-        temperature=parts.drafting.temperature,
-        top_k=parts.drafting.top_k,
+        temperature=parts.drafting.draft_temp,
+        top_k=parts.drafting.draft_top_k,
         cost=None if parts.costs is None else parts.costs.draft,
         warn=parts.warn,
     )

@@ -202,4 +202,4 @@ class LookaheadDrafter:
 
 def make(parts: DrafterInputs) -> LookaheadDrafter:
     drafting = parts.drafting
-    return LookaheadDrafter(drafting.window, drafting.level, drafting.guesses)
+    return LookaheadDrafter(drafting.lookahead_window, drafting.lookahead_ngram, drafting.lookahead_guesses)

@@ -49,8 +49,8 @@ class DrafterInputs:
     def model_settings(self) -> dict[str, Any]:
         """The settings of a ModelDrafter."""
         return {
-            "temperature": self.drafting.temperature,
-            "top_k": self.drafting.top_k,
+            "temperature": self.drafting.draft_temp,
+            "top_k": self.drafting.draft_top_k,
             "confidence": self.confidence,
             "warn": self.warn,
         }

@@ -13,6 +13,8 @@ from paceline.hardware.cores import PERFORMANCE, Cores
 from paceline.hardware.files import SystemFiles, format_cpu_list
 from paceline.speculative.errors import UsageError
 
+VARIABLE = "PACELINE_THREADS"  # the default, as for every option
+
 
 @dataclass(frozen=True)
 class ThreadAdvice:
@@ -70,14 +72,17 @@ def logical_cores() -> int:
 
 
 def choose_threads(request: int | None) -> int:
-    """Return the requested number of threads, or the advised number for None. Raises UsageError."""
-    if request is None:
+    """Return the requested threads, else those of PACELINE_THREADS, else the advised. Raises UsageError."""
+    given = os.environ.get(VARIABLE, "")
+    if request is None and not given:
         return min(physical_cores(), advised().threads)
-    if request < 1:
-        raise UsageError(f"{request} threads: must be at least 1")
-    if request > logical_cores():
+    try:
+        threads = int(given) if request is None else request
+    except ValueError:
+        raise UsageError(f"{VARIABLE}={given}: must be a whole number") from None
+    if not 1 <= threads <= logical_cores():
         raise UsageError(
-            f"{request} threads, but this machine has {logical_cores()} cores: "
-            f"use {choose_threads(None)} (threads, -t)"
+            f"{threads} threads (threads, -t, {VARIABLE}): must be at least 1, and this machine has "
+            f"{logical_cores()} cores: use {min(physical_cores(), advised().threads)}"
         )
-    return request
+    return threads

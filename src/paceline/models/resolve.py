@@ -9,6 +9,7 @@ from paceline.models import zoo
 from paceline.models.names import HF, is_toy, is_transformers, is_view
 from paceline.models.stores.reference import HEAD_CONFIG, HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.validation import did_you_mean
 from paceline.system.home import expand_user
 from paceline.system.identity import sha256_of
 
@@ -55,27 +56,27 @@ def _transformers_path(text: str) -> Path:
 def local_files(text: str, reference: Reference) -> list[LocalFile]:
     """Return the local files of a reference parsed from `text`.
 
-    Raises UsageError if there are none, ModelError if a file of the zoo is damaged.
+    Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged.
     """
     from paceline.models.stores.download import find_cached
+    from paceline.models.stores.inventory import installed_names
     from paceline.models.stores.ollama_store import find_ollama_model
 
-    if reference.kind == OLLAMA:
-        return [find_ollama_model(reference)]
-    if reference.kind == ZOO:
-        return [_zoo_file(reference.name)]
-    if reference.kind == HUB:
-        try:
+    try:
+        if reference.kind == OLLAMA:
+            return [find_ollama_model(reference)]
+        if reference.kind == ZOO:
+            return [_zoo_file(reference.name)]
+        if reference.kind == HUB:
             return find_cached(reference)
-        except UsageError as error:
-            if text != reference.name:
-                raise
-            # USER/REPO may have been meant as a path.
-            raise UsageError(f"{text}: no such file, and {error}") from error
-    path = path_of(reference)
-    if not path.is_file():
-        raise UsageError(f"{path}: is no file; name one, or a model to download")
-    return [LocalFile(path, path.stat().st_size)]
+    except UsageError as error:
+        # USER/REPO may have been meant as a path.
+        path = f"{text}: no such file, and " if (HUB, text) == (reference.kind, reference.name) else ""
+        raise UsageError(f"{path}{error}{did_you_mean(str(reference), installed_names())}") from error
+    file = path_of(reference)
+    if not file.is_file():
+        raise UsageError(f"{file}: is no file; name one, or a model to download")
+    return [LocalFile(file, file.stat().st_size)]
 
 
 def path_of(reference: Reference) -> Path:

@@ -99,7 +99,8 @@ def measure_experts(
 def load_with(given: Mapping[str, Any], drafter: str, lossy: str) -> LLM:
     """Load the model with one drafter, and the draft model only if the drafter needs it."""
     needed = {key: value for key, value in given.items() if key != "draft" or drafter == "model"}
-    return load(**needed, drafters=drafter, lossy=lossy)
+    cross_vocab = "auto" if drafter == "model" else "off"
+    return load(**needed, cross_vocab=cross_vocab, drafters=drafter, lossy=lossy)
 
 
 def counts_of(whole: LLM, plan: ExpertsPlan) -> tuple[int, int, list[int]]:

@@ -1,4 +1,4 @@
-"""The tables of a bench. Records have the names of a run in the history."""
+"""The tables of a bench."""
 
 from __future__ import annotations
 
@@ -179,20 +179,3 @@ def _category_cell(result: Record) -> str:
     if not _drafts(result):
         return NOT_MEASURED
     return ("" if result["clear"] else "~") + times(result["speedup"]["value"])
-
-
-def write_runs(records: Sequence[Record], file: IO[str]) -> None:
-    """Write the table of the history's runs."""
-    rows = []
-    for record in records:
-        known, best = record["provenance"], best_of(record)
-        fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NOT_MEASURED
-        if best and not best["clear"]:
-            fastest = f"~{fastest}"
-        elif best and best["speedup"]["value"] < 1:
-            fastest = PLAIN
-        target = printable((known.get("target") or {}).get("name", NOT_MEASURED))
-        suite = printable(str(known.get("suite") or NOT_MEASURED))
-        began = record["started"][:16].replace("T", " ")
-        rows.append((str(record["id"]), began, record["status"], suite, fastest, target))
-    Block("", ("run", "started", "status", "suite", "fastest", "target"), tuple(rows), 6).write(file)

@@ -40,7 +40,7 @@ def model(it: Mapping[str, Any]) -> str:
 def settings(known: Mapping[str, Any]) -> str:
     drafting = known["drafting"]
     parts = [f"{','.join(drafting['drafters'])} by {drafting['policy']}"]
-    parts += [f"{name} {drafting[name]}" for name in ("n_draft", "width", "temperature", "verify")]
+    parts += [f"{name} {drafting[name]}" for name in ("n_draft", "width", "draft_temp", "verify")]
     if drafting["cross_vocab"] != "off":
         parts.append(f"cross_vocab {drafting['cross_vocab']}")
     parts += ["exact greedy"] * bool(known["exact_rows"])

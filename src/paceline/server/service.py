@@ -24,6 +24,7 @@ from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
 from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest
@@ -163,7 +164,9 @@ class ServingEngine:
             if self.problem:
                 raise ClosingError(self.problem)
             if len(self._handles) + n > self.sessions + limits.queue:
-                raise QueueFullError(f"the queue is full ({limits.queue} requests wait): try again later")
+                raise QueueFullError(
+                    f"the queue is full ({count(limits.queue, 'request')} waiting): try again later"
+                )
             self._handles.update((handle.scheduled, handle) for handle in handles)
             for group in groups.values():
                 self._commands.put(partial(self._accept, group))

@@ -9,8 +9,9 @@ import math
 import operator
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -37,6 +38,19 @@ def invalid(name: str, value: Any, wanted: str) -> UsageError:
     except ValueError:  # Python spells no integer of so many digits
         shown = "of thousands of digits"
     return UsageError(f"{name} {printable(shown)}: must be {wanted}")
+
+
+def unknown(what: str, name: str, choices: Collection[str]) -> UsageError:
+    """Return the error to raise for a name that is not among the choices, with the nearest ones."""
+    near, listed = did_you_mean(name, choices), ", ".join(choices)
+    return UsageError(f"unknown {what} {name!r}{near}: choose from {listed}")
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" with the choices that resemble a name; "" if none does, or one is it."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, cutoff=0.65)]
+    return f" (did you mean {' or '.join(near)}?)" if near and name not in near else ""
 
 
 def integer(name: str, value: Any) -> int:

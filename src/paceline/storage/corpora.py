@@ -17,6 +17,7 @@ from typing import Literal
 
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
+from paceline.speculative.validation import did_you_mean
 from paceline.speculative.vocabulary import Vocab
 from paceline.system.home import expand_user, home
 from paceline.system.locks import folder_lock
@@ -149,7 +150,7 @@ def find_corpus(name_or_path: str | Path) -> Corpus:
     known = names()
     if text not in known:
         there = f"there are {', '.join(known)}" if known else f"make it with paceline corpus build {text}"
-        raise UsageError(f"no corpus {text!r}: {there}")
+        raise UsageError(f"no corpus {text!r}{did_you_mean(text, known)}: {there}")
     folder = corpora_folder() / text
     return Corpus(folder, Manifest.read(folder))
 
@@ -162,7 +163,7 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
         raise VocabError(
             f"the corpus {manifest.name!r} was built with another tokenizer, of {manifest.model} "
             f"({manifest.n_vocab:,} tokens, the target {vocab.size:,}): build it again with "
-            "--tokenizer, the target's file and --force"
+            "-m, the target's file and --force"
         )
     for path in (corpus.static, corpus.datastore):
         if path is not None and not path.exists():

@@ -20,7 +20,7 @@ def streamed(endpoint: Endpoint) -> list[Event]:
     return endpoint.stream("/completion", {})
 
 
-def test_a_message_was_there_when_its_last_piece_was() -> None:
+def test_message_arrives_with_its_last_piece() -> None:
     pieces = [
         (0.1, b'data: {"a":1}\n\ndata: {"b"'),
         (0.2, b":2}"),
@@ -30,35 +30,18 @@ def test_a_message_was_there_when_its_last_piece_was() -> None:
     assert ENDPOINT.events(pieces) == [Event(0.1, {"a": 1}), Event(0.3, {"b": 2}), Event(0.3, {"c": 3})]
 
 
-@pytest.mark.parametrize(
-    ("said", "complaint"),
-    [
-        (b"Segmentation fault\n", r"peer said b'Segmentation fault', which is no message of an event stream"),
-        (b"data: {oops\n", r"peer said b' \{oops', which is not the JSON that was expected"),
-        (b"data: [1]\n", r"peer said b' \[1\]', which is not the JSON"),
-        (b'data: {"error":{"code":500,"message":"out of slots"}}\n', "peer broke off: out of slots"),
-    ],
-)
-def test_garbage_in_a_stream_is_quoted(said: bytes, complaint: str) -> None:
-    with pytest.raises(PeerError, match=complaint):
-        ENDPOINT.events([(0.1, said)])
-
-
-def test_where_nobody_listens_the_address_is_named() -> None:
-    port = free_port()
-    with pytest.raises(PeerError, match=rf"peer: nobody answers at http://127.0.0.1:{port}: is the server"):
-        Endpoint("peer", f"http://127.0.0.1:{port}", 1.0, {}).fetch("/health")
-
-
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", ""])
-def test_an_address_needs_a_scheme_and_a_host(url: str) -> None:
-    with pytest.raises(UsageError, match="is no address: write http://HOST:PORT"):
-        Endpoint("peer", url, 1.0, {})
+def test_address_without_a_server_or_a_host_is_refused() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(PeerError, match=f"peer: nobody answers at {url}"):
+        Endpoint("peer", url, 1.0, {}).fetch("/health")
+    for url in ("localhost:8000", "ftp://host", "http://", ""):
+        with pytest.raises(UsageError, match="is no address"):
+            Endpoint("peer", url, 1.0, {})
 
 
 Pieces = Callable[[], Iterable[bytes]]
 EVENT = b'data: {"choices": []}\n\n'
-NO_JSON, TOO_MUCH = "not the JSON that was expected", "peer streams more than 2 MiB for one answer"
+NO_JSON, TOO_MUCH = "not the JSON that was expected", "more than 2 MiB for one answer"
 
 
 def refusal(pieces: Pieces, ask: Callable[[Endpoint], object]) -> str:
@@ -96,9 +79,8 @@ def test_an_answer_that_never_ends_is_hung_up_on(
 
 
 def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
-    said = r"^peer did not finish within 0.4 s, though it was sending$"
     slow = hostile(lambda *_: trickling(UNTIL_CLOSED, b" "))
-    with slow as url, pytest.raises(PeerError, match=said):
+    with slow as url, pytest.raises(PeerError, match=r"did not finish within 0\.4 s"):
         Endpoint("peer", url, 0.4, {}).fetch("/health")
 
 
@@ -120,19 +102,19 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: endless(STREAM, EVENT), TOO_MUCH),
         (lambda: endless(STREAM, b"x"), TOO_MUCH),
         (lambda: endless(STREAM, b"data: " + b"[" * 1000), TOO_MUCH),
-        (lambda: [STREAM + EVENT * 2000], "peer streams more than 1,000 messages for one answer"),
+        (lambda: [STREAM + EVENT * 2000], "more than 1,000 messages"),
         (lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'], NO_JSON),
+        (lambda: [STREAM, b"Segmentation fault\n"], "'Segmentation fault', which is no message"),
+        (lambda: [STREAM, b"data: {oops\n"], NO_JSON),
+        (lambda: [STREAM, b"data: [1]\n"], NO_JSON),
         (lambda: [STREAM, b"data: " + b"[" * 200_000 + b"\n"], NO_JSON),
-        (lambda: [STREAM, b'data: {"a":' * 100_000 + b"\n"], NO_JSON),
         (lambda: [STREAM, b'data: {"a": Infinity}\n'], NO_JSON),
         (lambda: [STREAM, b'data: {"a": ' + b"9" * 5000 + b"}\n"], NO_JSON),
+        (lambda: [STREAM, b'data: {"error": {"message": "out of slots"}}\n'], "peer broke off: out of slots"),
         (lambda: [STREAM, b'data: {"error": "\\u001b[2J' + b"x" * 1000 + b'"}\n'], "peer broke off: "),
         (lambda: [STREAM, b'data: {"error": ' + b"[" * 90 + b"]" * 90 + b"}\n"], "peer broke off: [[["),
-        (lambda: endless(b"HTTP/1.1 500 No\r\n\r\n", b"x"), "peer sends more than 1 MiB at once"),
-        (
-            lambda: whole(b'{"error":{"message":"too long"}}', status="400 No"),
-            "peer refused: too long (HTTP 400)",
-        ),
+        (lambda: endless(b"HTTP/1.1 500 No\r\n\r\n", b"x"), "more than 1 MiB for one answer"),
+        (lambda: whole(b'{"error":{"message":"long"}}', status="400 No"), "peer refused: long (HTTP 400)"),
         (lambda: [b""], "peer broke off: Remote end closed connection without response"),
         (lambda: endless(OK, b"X-Header: more\r\n"), "peer broke off: got more than 100 headers"),
         (lambda: whole(b"", "Location: /again", status="302 Found"), NO_JSON),

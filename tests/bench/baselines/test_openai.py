@@ -79,16 +79,9 @@ def serving(
 @has_server
 def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     program = LlamaServer(
-        find_server("xllamacpp"),
-        zoo.target_path(),
-        zoo.draft_path(),
-        name="program",
-        method="model",
-        n_draft=4,
-        p_min=0.0,
-        n_ctx=512,
-        threads=1,
-    )
+        find_server("xllamacpp"), zoo.target_path(), zoo.draft_path(), name="program", method="model",
+        n_draft=4, p_min=0.0, n_ctx=512, threads=1,
+    )  # fmt: skip
     try:
         server = OpenAIServer(f"{program.url}/v1/", name="openai")
         answer = server.answer(ASK)
@@ -97,25 +90,25 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     finally:
         program.close()
     assert (answer.n_tokens, answer.decoded, server.memory()) == (24, 23, None)
-    assert answer.drafted is not None
-    assert answer.accepted is not None
-    assert 0 < answer.accepted <= answer.drafted
-    assert answer.steps == 23 - answer.accepted
+    assert 0 < (answer.accepted or 0) <= (answer.drafted or 0)
+    assert answer.steps == 23 - (answer.accepted or 0)
     assert len(answer.text) > 24
     with pytest.raises(PeerError, match=rf"openai: nobody answers at {program.url}"):
         server.answer(ASK)
 
 
-def test_an_answer_is_put_together_from_its_chunks() -> None:
-    with serving() as served:
+def test_answer_is_put_together_from_its_chunks() -> None:
+    with serving(strict=True) as served:
         answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.text, answer.tokens) == ("a b cd e f", (1, 2, 3, 4, 5, 6))
     assert (answer.n_tokens, answer.n_prompt) == (6, 5)
     assert answer.n_tokens - answer.decoded in (3, 6)  # as many as came in the first piece
     assert (answer.steps, answer.drafted, answer.accepted, answer.own_speed) == (None, None, None, None)
+    # A server that knows only OpenAI's own settings gets only those.
+    assert ["ignore_eos" in body for body in served.posted] == [True, False, False]
 
 
-def test_every_setting_is_asked_for_and_no_prompt_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_has_every_setting_and_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     sampling = Sampling(presence_penalty=0.5, repeat_penalty=1.1, logit_bias={3: -float("inf")})
     with serving() as served:
@@ -124,41 +117,27 @@ def test_every_setting_is_asked_for_and_no_prompt_is_remembered(monkeypatch: pyt
         server.answer(BenchRequest("ab", (), 6))
     _, first, second = served.posted
     expected = {
-        "model": "other",
-        "prompt": "ab",
-        "max_tokens": 6,
-        "seed": 9,
-        "temperature": 0.0,
-        "presence_penalty": 0.5,
-    }
-    expected |= {"repetition_penalty": 1.1, "ignore_eos": True, "logit_bias": {"3": -100.0}, "stream": True}
+        "model": "other", "prompt": "ab", "max_tokens": 6, "seed": 9, "temperature": 0.0,
+        "presence_penalty": 0.5, "repetition_penalty": 1.1, "ignore_eos": True, "logit_bias": {"3": -100.0},
+        "stream": True, "stream_options": {"include_usage": True}, "cache_prompt": False,
+    }  # fmt: skip
     assert {key: first[key] for key in expected} == expected
-    assert first["stream_options"] == {"include_usage": True}
-    assert first["cache_prompt"] is False
     assert first["cache_salt"] != second["cache_salt"]
     assert served.keys == {"Authorization: Bearer secret"}
 
 
-def test_a_server_that_knows_only_openais_own_settings_gets_only_those() -> None:
-    with serving(strict=True) as served:
-        OpenAIServer(served.url, name="openai").answer(ASK)
-    assert ["ignore_eos" in body for body in served.posted] == [True, False, False]
-
-
-def test_what_vllm_tells_of_one_request_is_counted() -> None:
+def test_draft_counts_of_vllm_are_read() -> None:
     chunks = [*CHUNKS[:-1], {**USAGE, "metrics": {"speculative_decoding": OF_ONE_REQUEST}}]
     with serving(chunks) as served:
         answer = OpenAIServer(served.url, name="openai").answer(ASK)
     assert (answer.drafted, answer.accepted, answer.steps) == (129, 10, 0)
 
 
-def test_a_model_is_chosen_where_there_are_several() -> None:
+def test_model_has_to_be_chosen_among_several() -> None:
     with serving(models=("\x1b[2J", "b")) as served:
-        with pytest.raises(UsageError, match=r"openai serves \\x1b\[2J, b: choose one with URL#MODEL"):
+        with pytest.raises(UsageError, match=r"openai serves \\x1b\[2J, b: choose one"):
             OpenAIServer(served.url, name="openai")
         assert OpenAIServer(f"{served.url}#b", name="openai").model == "b"
-    with serving(models=()) as served, pytest.raises(PeerError, match="/v1/models names no model"):
-        OpenAIServer(served.url, name="openai")
 
 
 HUGE = 10**250
@@ -167,7 +146,6 @@ HUGE = 10**250
 @pytest.mark.parametrize(
     "broken",
     [
-        {"usage": {"total": 3}, "choices": []},
         {**USAGE, "choices": [{"text": ["a"]}]},
         {**USAGE, "choices": [{"text": "a", "token_ids": [-1]}]},
         {"usage": {"prompt_tokens": 5, "completion_tokens": HUGE}},
@@ -177,7 +155,7 @@ HUGE = 10**250
         {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "num_accepted_draft_tokens": 130}}},
     ],
 )
-def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> None:
+def test_answer_of_another_shape_is_refused(broken: dict[str, Any]) -> None:
     with serving([*CHUNKS[:-1], broken]) as served:
         server = OpenAIServer(served.url, name="openai")
         with pytest.raises(PeerError, match="openai: its answer is not what OpenAI's API says: "):
@@ -185,9 +163,9 @@ def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    "said", [b'{"data": {"id": "m"}}', b'{"data": [{"id": 7}]}', b"[" * 200_000, b'{"data": [{"id": 1e999}]}']
+    "said", [b'{"data": []}', b'{"data": {"id": "m"}}', b'{"data": [{"id": 7}]}', b"[" * 200_000]
 )
-def test_a_list_of_models_of_another_shape_cannot_be_used(said: bytes) -> None:
+def test_unusable_list_of_models_is_refused(said: bytes) -> None:
     with hostile(lambda *_: whole(said)) as url, pytest.raises(PeerError) as caught:
         OpenAIServer(url, name="openai")
     assert str(caught.value).isprintable()

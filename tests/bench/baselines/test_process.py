@@ -1,4 +1,4 @@
-"""Child processes: error messages, and that none is left running."""
+"""Other programs as processes: their log, their limits, and their end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.bench.baselines import process
 from paceline.bench.baselines.process import BackgroundProgram
 from paceline.speculative.errors import PeerError
 
-THREE = "ended with exit status 3; its last words: "
+THREE = "ended with exit status 3; its log: "
 FOREVER = "while :; do sleep 60 & wait; done"
 
 
@@ -39,6 +39,7 @@ def family(program: BackgroundProgram, size: int) -> list[int]:
     while len(found) < size and monotonic() < deadline:
         found = [program.pid, *(c.pid for c in psutil.Process(program.pid).children(recursive=True))]
         sleep(0.01)
+    assert len(found) == size
     return found
 
 
@@ -46,30 +47,42 @@ def family(program: BackgroundProgram, size: int) -> list[int]:
     ("script", "words"),
     [
         ("echo starting; echo wrong >&2; exit 3", f"{THREE}starting / wrong"),
-        ("kill -s SEGV $$", "was ended by SIGSEGV; its last words: none"),
+        (
+            "echo error: no flag -x; for i in 1 2 3 4 5 6; do echo usage; done; exit 3",
+            f"{THREE}error: no flag -x",
+        ),
+        ("kill -s SEGV $$", "was ended by SIGSEGV; its log: empty"),
         ("head -c 100000 /dev/zero | tr '\\0' x; exit 3", f"{THREE}{'x' * 300}..."),
-        (f"echo loading; {FOREVER}", "was not ready within 0.3 s; its last words: loading"),
+        (f"echo loading; {FOREVER}", "was not ready within 0.3 s; its log: loading"),
     ],
 )
-def test_a_program_that_does_not_get_ready_is_quoted(script: str, words: str) -> None:
+def test_log_of_a_program_that_does_not_start_is_quoted(script: str, words: str) -> None:
     program = BackgroundProgram("peer", ["sh", "-c", script])
     with pytest.raises(PeerError) as caught:
         program.wait_ready(lambda: False, 0.3 if FOREVER in script else 10)
     assert str(caught.value) == f"peer {words}"
     program.close()
     assert gone(program.pid)
+    with pytest.raises(PeerError, match="peer has ended"):
+        program.memory()
 
 
-def test_a_program_that_cannot_be_started_is_named() -> None:
-    with pytest.raises(PeerError, match=r"peer: /no/such/program cannot be started: No such file"):
+def test_missing_program_is_named() -> None:
+    with pytest.raises(PeerError, match="/no/such/program cannot be started"):
         BackgroundProgram("peer", ["/no/such/program"])
 
 
-def test_a_program_is_run_to_its_end_in_its_folder(tmp_path: Path) -> None:
-    script = r"printf '\377'; pwd; echo err >&2; sleep 0.1; exit 3"
-    with closing(BackgroundProgram("peer", ["sh", "-c", script], tmp_path)) as program:
+def test_run_to_end_in_a_folder_leaves_both_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "17")  # which is not passed on
+    script = r"printf '\377'$LLAMA_ARG_CTX_SIZE; pwd; echo err >&2; sleep 0.1; exit $0"
+    with closing(BackgroundProgram("peer", ["sh", "-c", script, "0"], tmp_path)) as program:
         assert program.run_to_end(60) > 0
-        assert (program.returncode, program.output()) == (3, (f"\ufffd{tmp_path}\n", "err\n"))
+        assert program.output() == (f"\ufffd{tmp_path}\n", "err\n")
+    with (
+        closing(BackgroundProgram("peer", ["sh", "-c", script, "3"])) as program,
+        pytest.raises(PeerError, match=THREE),
+    ):
+        program.run_to_end(60)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +93,7 @@ def test_a_program_is_run_to_its_end_in_its_folder(tmp_path: Path) -> None:
         (FOREVER, "did not end within 0.5 s"),
     ],
 )
-def test_a_program_that_never_ends_or_writes_too_much_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, script: str, words: str
-) -> None:
+def test_program_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
     monkeypatch.setattr(process, "MAX_OUTPUT", 1 << 20)
     with (
         closing(BackgroundProgram("peer", ["sh", "-c", script])) as program,
@@ -92,19 +103,16 @@ def test_a_program_that_never_ends_or_writes_too_much_is_stopped(
     assert gone(program.pid)
 
 
-def test_closing_stops_a_program_that_does_not_listen_and_its_children(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_close_kills_a_program_that_ignores_sigterm_and_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SHUTDOWN_SECONDS", 0.1)
     program = BackgroundProgram("peer", ["sh", "-c", f"trap '' TERM; ({FOREVER}) & {FOREVER}"])
     pids = family(program, 4)
-    assert len(pids) == 4
     program.close()
     assert gone(*pids)
     program.close()  # once more does no harm
 
 
-def test_children_of_a_program_that_has_ended_are_stopped_too() -> None:
+def test_close_kills_children_of_a_program_that_has_ended() -> None:
     program = BackgroundProgram("peer", ["sh", "-c", "sleep 60 & echo $!"])
     assert program.ended(10)
     child = int(program.output()[0])
@@ -113,30 +121,29 @@ def test_children_of_a_program_that_has_ended_are_stopped_too() -> None:
     assert gone(child)
 
 
-def test_no_program_survives_us_even_if_we_are_killed() -> None:
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_program_ends_when_we_do(number: signal.Signals | None) -> None:
     script = f"""
         import time
         from paceline.bench.baselines.process import BackgroundProgram
-        program = BackgroundProgram("peer", ["sh", "-c", "{FOREVER}"])
+        from paceline.cli.interrupts import install_exit_handlers
+        install_exit_handlers()
+        program = BackgroundProgram("peer", ["sh", "-c", "trap '' TERM; {FOREVER}"])
         print(program.pid, flush=True)
-        time.sleep(60)
+        time.sleep({0 if number is None else 60})
     """
     us = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
     assert us.stdout is not None
     pid = int(us.stdout.readline())
-    assert psutil.pid_exists(pid)
-    us.send_signal(signal.SIGKILL)
+    if number is not None:
+        assert psutil.pid_exists(pid)
+        us.send_signal(number)
     us.communicate()
     assert gone(pid)
 
 
 def test_memory_is_that_of_a_program_and_its_children() -> None:
-    program = BackgroundProgram("peer", ["sh", "-c", FOREVER])
-    pids = family(program, 2)
-    each = [psutil.Process(pid).memory_info().rss for pid in pids]
-    assert len(each) == 2
-    assert min(each) > 0
-    assert program.memory() == sum(each)
-    program.close()
-    with pytest.raises(PeerError, match="peer has ended"):
-        program.memory()
+    with closing(BackgroundProgram("peer", ["sh", "-c", FOREVER])) as program:
+        each = [psutil.Process(pid).memory_info().rss for pid in family(program, 2)]
+        assert min(each) > 0
+        assert program.memory() == sum(each)

@@ -22,11 +22,12 @@ from paceline.bench.certify.frequencies import (
     p_value,
 )
 from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, SamplingSetup, record_rows
+from paceline.bench.certify.sampled import next_step
 from paceline.config import Drafting
 from paceline.drafters import model
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.loop import advance_requests, start_request
+from paceline.speculative.loop import start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -46,7 +47,7 @@ def loop(drafting: Drafting, depth: int) -> SamplingSetup:
         FixedRowsTarget(toy, record_rows(toy, TEXT, 30), place)
         for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
     )
-    drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
+    drafter = ModelDrafter(draft, V, temperature=drafting.draft_temp)
     budget = Budget(depth, 2 * depth, drafting.width, p_min=0.0, p_split=0.1)
     return SamplingSetup(target, drafter, place, budget, SAMPLING, drafting.verify)
 
@@ -75,21 +76,16 @@ def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, 
 
     def run(tape: Tape) -> tuple[Step, int]:
         made.place.at = context.row
-        request = start_request(
-            made.target,
-            made.drafter,
-            GenerationRequest(prompt=context.tokens, max_tokens=3, sampling=made.sampling, ignore_eos=True),
-            rule=made.rule,
+        asked = GenerationRequest(
+            prompt=context.tokens, max_tokens=3, sampling=made.sampling, ignore_eos=True
         )
+        request = start_request(made.target, made.drafter, asked, rule=made.rule)
         request.rng = tape
         for memory in memories(request.drafter_state):
             memory.rng = tape
-        step = advance_requests(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][1]
-        tokens = list(step.tokens)
-        if len(tokens) == 1:
-            tokens += advance_requests(made.target, made.drafter, FixedPolicy(made.budget), [request])[0][
-                1
-            ].tokens
+        policy = FixedPolicy(made.budget)
+        step = next_step(made, policy, request)
+        tokens = [*step.tokens, *(next_step(made, policy, request).tokens if len(step.tokens) == 1 else ())]
         return step, tokens[1]
 
     with pytest.MonkeyPatch.context() as patch:

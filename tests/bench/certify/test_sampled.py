@@ -71,7 +71,7 @@ def test_where_nothing_is_drafted_nothing_is_proved() -> None:
     "drafting",
     [TREE, GREEDY, pytest.param(replace(TREE, verify="recursive"), marks=pytest.mark.slow),
      pytest.param(replace(CHAIN, verify="token", p_min=0.0), marks=pytest.mark.slow)],
-    ids=lambda d: f"{d.verify}, width {d.width}, temperature {d.temperature}, p_min {d.p_min}",
+    ids=lambda d: f"{d.verify}, width {d.width}, draft_temp {d.draft_temp}, p_min {d.p_min}",
 )  # fmt: skip
 def test_what_is_exact_passes(drafting: Drafting) -> None:
     found = check_sampled(*toy_loop(drafting), 4, 100, 0, lambda: None)

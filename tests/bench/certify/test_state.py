@@ -110,12 +110,8 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
     def claims(session: LlamaSession) -> None:
         tree, slot, root = session._tree, session._slot, session.tokens[-1:]
         leaf = len(tree) - 1
-        if (
-            slot is None
-            or not session._tree_is_cached
-            or leaf < 0
-            or session._sequence[leaf] == slot.sequence
-        ):
+        cached = slot is not None and session._tree_is_cached and leaf >= 0
+        if slot is None or not cached or session._sequence[leaf] == slot.sequence:
             return close(session)
         said = []
         while leaf != ROOT:
@@ -131,15 +127,9 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
 
 
 def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_spread() -> None:
-    for worst, noise, passed in (
-        (0.2, 0.1, True),
-        (0.21, 0.1, False),
-        (2.0, 1.5, True),
-        (2.01, 1.5, False),
-        (1e-5, 0.0, True),
-        (1e-3, 0.0, False),
-    ):
-        assert StateCheck(1, 1, worst, noise, spread=2.0).passed == passed
+    for passing, failing, noise in ((0.2, 0.21, 0.1), (2.0, 2.01, 1.5), (1e-5, 1e-3, 0.0)):
+        assert StateCheck(1, 1, passing, noise, spread=2.0).passed
+        assert not StateCheck(1, 1, failing, noise, spread=2.0).passed
 
 
 def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:

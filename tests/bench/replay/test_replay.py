@@ -15,7 +15,7 @@ from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay import replay as lane
 from paceline.bench.replay import tables, traces
-from paceline.bench.replay.replay import REQUEST_PHASE, Replay, ReplayContext, methods_of, replay_recording
+from paceline.bench.replay.replay import Replay, ReplayContext, methods_of, replay_recording
 from paceline.bench.replay.traces import Trace
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -30,7 +30,6 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats
 from parrot import Parrot
 
-DATA = Path(__file__).parents[2] / "data" / "traces"
 V = 6
 SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
 
@@ -93,33 +92,23 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
     assert lookup["by_category"] == {}
 
 
-def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> InferenceEngine:
-    return InferenceEngine(
-        ReplayTarget(numeric_vocab(V), [recording]), drafter, FixedPolicy(budget), detokenize=False
-    )
-
-
 def test_a_request_does_not_know_where_its_record_ends() -> None:
     """A draft near the end is as long as elsewhere, and tokens beyond the end are not accepted."""
-    recording = Recording((3, 4, 3), (4, 3, 4))
-    stats = replay_recording(engine_of(recording, LookupDrafter(1, 2), Budget(5, 5)), recording)
+    recording, policy = Recording((3, 4, 3), (4, 3, 4)), FixedPolicy(Budget(5, 5))
+    target = ReplayTarget(numeric_vocab(V), [recording])
+    engine = InferenceEngine(target, LookupDrafter(1, 2), policy, detokenize=False)
+    stats = replay_recording(engine, recording)
     assert (stats.steps, stats.drafted, stats.accepted, stats.tokens) == (1, 5, 3, 3)
     with pytest.raises(ContractError, match="another text than was recorded"):
-        replay_recording(
-            engine_of(recording, NoDrafter(), Budget(0, 0)), replace(recording, tokens=(4, 3, 3))
-        )
+        replay_recording(engine, replace(recording, tokens=(4, 3, 3)))
 
 
 def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Parrot]) -> None:
     files = [trace(tmp_path, SAME, SAME, name=name) for name in ("a", "b")]
     done = replaying(files)
     done.run()
-    assert [one["accepted"] for one in done.results()[0]["each"]] == [
-        0,
-        5,
-        0,
-        5,
-    ]  # learned from the request before
+    # Learned from the request before.
+    assert [one["accepted"] for one in done.results()[0]["each"]] == [0, 5, 0, 5]
     record = done.as_dict()
     assert [request["file"] for request in record["requests"]] == [0, 0, 1, 1]
     assert [file["file"] for file in record["files"]] == ["a", "b"]
@@ -129,25 +118,6 @@ def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Par
     fresh = replaying(files, fresh=True)
     fresh.run()
     assert [one["accepted"] for one in fresh.results()[0]["each"]] == [0, 0, 0, 0]
-
-
-def test_a_replay_that_is_cut_short_tells_of_what_every_method_did(tmp_path: Path) -> None:
-    some, ticks = [trace(tmp_path, SAME, SAME[::-1], SAME)], list[str]()
-
-    def tick(what: str) -> None:
-        ticks.append(what)
-        if len(ticks) == 2:
-            raise KeyboardInterrupt
-
-    cut, whole = (replaying(some, "plain,lookup") for _ in range(2))
-    assert cut.work() == {REQUEST_PHASE: 3}
-    with pytest.raises(KeyboardInterrupt):
-        cut.run(tick)
-    whole.run()
-    assert (cut.done, cut.as_dict()["status"], whole.as_dict()["status"]) == (2, "interrupted", "done")
-    for part, every in zip(cut.results(), whole.results(), strict=True):
-        assert part["each"] == every["each"][:2]
-        assert part["steps"] == sum(one["steps"] for one in every["each"][:2])
 
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
@@ -173,11 +143,8 @@ def said(record: dict[str, Any], **known: Any) -> str:
 def test_methods_are_those_that_were_named() -> None:
     assert [one.name for one in methods_of("lookup", {})] == ["lookup"]
     for plain in ("none", "plain"):
-        assert [one.name for one in methods_of(f"lookup:n_draft=3,{plain}", {})] == [
-            "plain",
-            "lookup:n_draft=3",
-        ]
-    assert methods_of("lookup:n_draft=3", {"n_draft": 5})[0].drafting.n_draft == 3
+        named = methods_of(f"lookup:n_draft=3,{plain}", {})
+        assert [one.name for one in named] == ["plain", "lookup:n_draft=3"]
     assert [one.name for one in methods_of("lookup", {}, costs=True)] == ["plain", "lookup"]
     assert [one.name for one in methods_of("model", {}, draft=True)] == ["model"]
     for text, words in (
@@ -201,10 +168,9 @@ def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
     plain, lookup = done.results()
     assert plain["predicted"]["seconds"] == pytest.approx(16 * 0.75)
     assert lookup["predicted"]["seconds"] == pytest.approx(0.75 * lookup["steps"] + 0.125 * lookup["drafted"])
+    speedup = plain["predicted"]["seconds"] / lookup["predicted"]["seconds"]
+    assert lookup["predicted"]["speedup"]["value"] == pytest.approx(speedup)
     assert plain["predicted"]["speedup"]["value"] == 1.0
-    assert lookup["predicted"]["speedup"]["value"] == pytest.approx(
-        plain["predicted"]["seconds"] / lookup["predicted"]["seconds"]
-    )
     assert [one["seconds"] for one in plain["each"]] == [pytest.approx(7.5), pytest.approx(4.5)]
     assert "predicted from what passes cost" in said(done.as_dict())
 
@@ -230,18 +196,14 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
 
 
 def test_categories_come_from_the_lines(tmp_path: Path) -> None:
-    file = tmp_path / "trace.jsonl"
-    lines: list[dict[str, Any]] = [{"category": "code"}, {"category": "prose"}, {"category": "code"}, {}]
-    file.write_text(
-        "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(CYCLE)} | line) + "\n" for line in lines)
-    )
-    done = replaying([traces.read(file, None)], "lookup", costs=FLAT)
+    some = trace(tmp_path, CYCLE, CYCLE, CYCLE, CYCLE)
+    names = ("code", "prose", "code", "")
+    some.requests = [replace(one, category=name) for one, name in zip(some.requests, names, strict=True)]
+    done = replaying([some], "lookup", costs=FLAT)
     done.run()
     lookup = done.results()[1]
-    assert list(lookup["by_category"]) == ["code", "prose", ""]
-    assert {name: part["requests"] for name, part in lookup["by_category"].items()} == {
-        "code": 2, "prose": 1, "": 1,
-    }  # fmt: skip
+    counts = [(name, part["requests"]) for name, part in lookup["by_category"].items()]
+    assert counts == [("code", 2), ("prose", 1), ("", 1)]
     rows = [line.split() for line in said(done.as_dict()).splitlines()]
     assert ["prose", "plain", "1", "10"] in [row[:4] for row in rows]
     assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]

@@ -63,12 +63,9 @@ def test_times_are_those_of_the_clock() -> None:
     recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
     clock = VirtualClock()
     target = SimulatedTarget(recorded(recording), COST, clock, 0.25)
-    stats = replay_recording(
-        InferenceEngine(
-            target, LookupDrafter(1, 2), FixedPolicy(Budget(2, 2)), clock=clock, detokenize=False
-        ),
-        recording,
-    )
+    policy = FixedPolicy(Budget(2, 2))
+    engine = InferenceEngine(target, LookupDrafter(1, 2), policy, clock=clock, detokenize=False)
+    stats = replay_recording(engine, recording)
     assert stats.drafted > 0
     assert stats.forward_seconds == pytest.approx(PASS * stats.steps + ROW * (stats.steps + stats.drafted))
     assert stats.commit_seconds == pytest.approx(0.25 * stats.steps)
@@ -104,9 +101,8 @@ def answered(prompt: Sequence[int]) -> Recording:
 def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Recording]) -> list[Step]:
     requests = []
     for one in some:
-        asked = GenerationRequest(
-            prompt=one.prompt, max_tokens=1 << 30, should_stop=stop_after(len(one.tokens))
-        )
+        stop = stop_after(len(one.tokens))
+        asked = GenerationRequest(prompt=one.prompt, max_tokens=1 << 30, should_stop=stop)
         requests.append(start_request(target, drafter, asked))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), requests)]
     for request in requests:

@@ -68,7 +68,7 @@ def test_a_draft_model_is_of_its_own_kind(tmp_path: Path) -> None:
 
 def test_settings_are_translated_or_usual() -> None:
     assert made(draft=DRAFT, drafting_settings={"cross_vocab": "tli"})[0]["use_heterogeneous_vocab"] is True
-    usual = {"width": 1, "temperature": 0, "verify": "token", "policy": "p_min"}
+    usual = {"width": 1, "draft_temp": 0, "verify": "token", "policy": "p_min"}
     assert made(draft=DRAFT, drafting_settings=usual) == made(draft=DRAFT)
 
 

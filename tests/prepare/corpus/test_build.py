@@ -188,7 +188,7 @@ def test_token_ids_of_another_model_and_texts_too_short_for_ngrams_are_refused(
     log = tmp_path / "log"
     for stranger in (8192, 2**40, -1):
         log.write_text(json.dumps({"tokens": [1, 2, stranger]}))
-        with pytest.raises(UsageError, match="name the model that the log is of with --tokenizer"):
+        with pytest.raises(UsageError, match="name the model that the log is of with -m"):
             build("mine", Sources(logs=[log]), tokenizer)
     log.write_text("a")
     with pytest.raises(UsageError, match="too short to count n-grams in"):

@@ -20,6 +20,7 @@ from paceline.backends.llama_cpp.load_failures import explain
 from paceline.hardware.files import parse_nonnegative
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
+from paceline.speculative.validation import unknown
 from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import exit_now
@@ -219,7 +220,7 @@ def make_context(
     """Make a context.
     Raises UsageError for a bad setting, and ModelError if memory is too small."""
     if cache_type not in CACHE_TYPES:
-        raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
+        raise unknown("cache type", cache_type, CACHE_TYPES)
     cpp = llama_cpp()
     ggml_type, element_bytes = CACHE_TYPES[cache_type]
     check_memory(model, path, n_ctx, element_bytes, sequences)

@@ -242,10 +242,13 @@ class LlamaTarget:
         """Load the file again with fewer experts; repacked weights and pages of the file are shared."""
         self._require_open()
         if not view.experts or replace(view, experts=0) != ModelView():
+            _, used, _ = expert_counts(self.path)
+            mixture = f"; it has view:experts=N, N below {used}" if used > 1 else ""
+            remedy = "; load it with transformers (-m hf:FILE), or write the part to a file of its own "
+            remedy += "(paceline views materialise)"
             raise UsageError(
-                f"{VIEW_PREFIX}{view.spec}: no such part of {self.path} can draft for it as it is loaded: it "
-                "has view:experts=N, other views are for transformers models (hf:FILE reads a GGUF file "
-                "with transformers); or write the part to a file of its own (paceline views materialise)"
+                f"{VIEW_PREFIX}{view.spec}: llama.cpp cannot leave out layers of {self.path}{mixture}"
+                + remedy * (self.caps.rollback == "free")  # nothing else drafts for a recurrent model
             )
         view.require_fewer_experts(self.expert_counts()[0], self.path)
         caps, given = self.caps, {**self.settings, "exact_rows": 0, "experts": view.experts}

@@ -15,8 +15,10 @@ from typing import Any
 
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
 from paceline.models.headers.gguf_header import read_header
+from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.speculative.validation import unknown
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.identity import file_fingerprint
 
@@ -103,7 +105,7 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
         # transformers would prefer a file of the same name in the current folder to a relative path.
         return str(place.parent), {"gguf_file": str(place.absolute()), "local_files_only": True}
     if not place.is_dir():
-        raise UsageError(f"{place}: no such folder or file")
+        raise UsageError(f"{place}: no such folder or file{similar_files(place)}")
     if not (place / "config.json").is_file():
         raise UsageError(f"{place}: is no transformers model: it has no config.json")
     if (place / "adapter_config.json").is_file():
@@ -209,7 +211,7 @@ def load_tokenizer(path: Path) -> Any:
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
     """Return a torch dtype. auto: that of the weights, or float32 for a GGUF file. Raises UsageError."""
     if name not in DTYPES:
-        raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
+        raise unknown("dtype", name, DTYPES)
     if name == "auto":
         return torch.float32 if model_path(path).is_file() else "auto"
     return getattr(torch, name)

@@ -40,8 +40,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An HTTP server. name: for error messages. timeout: seconds of silence, and for answers without
-    decoding.
+    """An HTTP server. timeout: seconds of silence, and for answers without decoding.
 
     Every method raises PeerError if the server does not answer or answers with something unexpected."""
 
@@ -61,8 +60,7 @@ class Endpoint:
         with self._connected(self.timeout * (1 if data is None else MAX_ANSWER_TIMEOUTS)) as connection:
             self._send(connection, path, data)
             with connection.getresponse() as response:
-                answer = self._body(response)
-        return response.status, self.parsed(answer)
+                return response.status, self._body(response)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
         """Post a request and read the streamed answer to its end. Each request has a new connection, since
@@ -73,9 +71,9 @@ class Endpoint:
             self._send(connection, path, data)
             with connection.getresponse() as response:
                 if response.status != 200:
-                    answer = self.parsed(self._body(response))
-                    raise PeerError(f"{self.name} refused: {error_message(answer)} (HTTP {response.status})")
-                pieces = self._read(response, start)
+                    message = error_message(self._body(response))
+                    raise PeerError(f"{self.name} refused: {message} (HTTP {response.status})")
+                pieces = self._read(response, start, LARGEST_STREAM)
         return self.events(pieces)
 
     @contextmanager
@@ -99,30 +97,27 @@ class Endpoint:
         path = urlsplit(self.url).path.rstrip("/") + path
         connection.request("GET" if body is None else "POST", path, body, headers)
 
-    def _body(self, response: http.client.HTTPResponse) -> bytes:
-        body = bytearray()
-        while piece := response.read1(BUFFER):
-            body += piece
-            if len(body) > MAX_BODY_BYTES:
-                raise PeerError(f"{self.name} sends more than {MAX_BODY_BYTES >> 20} MiB at once")
-        return bytes(body)
-
-    def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
-        """Return the pieces of a stream, each with its arrival time."""
+    def _read(
+        self, response: http.client.HTTPResponse, began: float, limit: int
+    ) -> list[tuple[float, bytes]]:
+        """Return the pieces of an answer of at most `limit` bytes, each with its arrival time."""
         pieces: list[tuple[float, bytes]] = []
-        last_data, room = began, LARGEST_STREAM
+        last_data, room = perf_counter(), limit
         while piece := response.read1(BUFFER):
             now = perf_counter()
             pieces.append((now - began, piece))
             room -= len(piece) + OVERHEAD
             if room < 0:
-                raise PeerError(f"{self.name} streams more than {LARGEST_STREAM >> 20} MiB for one answer")
+                raise PeerError(f"{self.name} sends more than {limit >> 20} MiB for one answer")
             # A comment is a keep-alive, not progress.
             if not piece.startswith(b":"):
                 last_data = now
             elif now - last_data > self.timeout:
                 raise TimeoutError
         return pieces
+
+    def _body(self, response: http.client.HTTPResponse) -> dict[str, Any]:
+        return self.parsed(b"".join(piece for _, piece in self._read(response, 0.0, MAX_BODY_BYTES)))
 
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
         """Return the messages of a stream. A line may span pieces, and a piece may hold several lines."""
@@ -141,7 +136,7 @@ class Endpoint:
                 elif field not in (b"data", b"", b"event", b"id", b"retry"):
                     raise PeerError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
                 if len(events) > MOST_EVENTS:
-                    raise PeerError(f"{self.name} streams more than {MOST_EVENTS:,} messages for one answer")
+                    raise PeerError(f"{self.name} sends more than {MOST_EVENTS:,} messages for one answer")
         if broken := next((event for event in events if "error" in event.data), None):
             raise PeerError(f"{self.name} broke off: {error_message(broken.data)}")
         return events

@@ -61,22 +61,19 @@ class Transformers:
         target: Path,
         draft: Path | None = None,
         *,
-        name: str | None = None,
+        name: str,
         drafting: str = "none",
         n_draft: int = 7,
         p_min: float = 0.0,
         threads: int | None = None,
     ) -> None:
-        self.name = name or {"none": "transformers"}.get(drafting, f"transformers {drafting}")
+        self.name = name
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         if draft is not None and is_view(draft):
             raise UsageError(f"{self.name}: drafts by a whole model, not by {draft}")
         self._target, self._tokenizer = load(target)
         self._draft = None if draft is None else load(draft)[0]
         if self._draft is not None:
-            sizes = [m.config.get_text_config().vocab_size for m in (self._target, self._draft)]
-            if sizes[0] != sizes[1]:
-                raise PeerError(f"{self.name}: the draft has {sizes[1]:,} tokens, the target {sizes[0]:,}")
             settings = self._draft.generation_config
             settings.num_assistant_tokens = n_draft
             settings.num_assistant_tokens_schedule = "constant"
@@ -86,12 +83,6 @@ class Transformers:
         """Answer a request. Raises UsageError for penalties and biases, and PeerError if generation fails."""
         import torch
 
-        n_ctx = self._target.config.get_text_config().max_position_embeddings
-        if len(ask.tokens) + ask.max_tokens > n_ctx:
-            raise PeerError(
-                f"{self.name}: the prompt's {len(ask.tokens):,} tokens and {ask.max_tokens:,} more do not "
-                f"fit the model's context of {n_ctx:,}"
-            )
         clock = GenerationTimer(len(ask.tokens))
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
         threads = torch.get_num_threads()
@@ -125,27 +116,18 @@ class Transformers:
     def _answered(self, ask: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
         tokens = [token for part in clock.parts for token in part]
         steps = list(zip(clock.drafted, clock.parts, strict=True))
+        text = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return BenchAnswer(
-            text=self._tokenizer.decode(
-                tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
-            ),
-            tokens=tuple(tokens),
-            n_tokens=len(tokens),
-            n_prompt=len(ask.tokens),
-            first=clock.times[0],
-            seconds=clock.times[-1],
-            decoded=len(tokens) - len(clock.parts[0]),
-            decoding=clock.times[-1] - clock.times[0],
-            steps=len(steps),
-            drafted=sum(drafted for drafted, _ in steps),
+            text=text, tokens=tuple(tokens), n_tokens=len(tokens), n_prompt=len(ask.tokens),
+            first=clock.times[0], seconds=clock.times[-1], decoded=len(tokens) - len(clock.parts[0]),
+            decoding=clock.times[-1] - clock.times[0], steps=len(steps), drafted=sum(clock.drafted),
             accepted=len(tokens) - len(steps),
             rejected=sum(len(part) - 1 < drafted for drafted, part in steps),
-        )
+        )  # fmt: skip
 
     def memory(self) -> int | None:
         """Return the bytes of the weights; other memory is shared with our process."""
-        models = [self._target] if self._draft is None else [self._target, self._draft]
-        return sum(int(model.get_memory_footprint()) for model in models)
+        return sum(int(model.get_memory_footprint()) for model in (self._target, self._draft) if model)
 
     def close(self) -> None:
         self._target = self._draft = None
@@ -158,13 +140,10 @@ def load(path: Path) -> tuple[Any, Any]:
         raise MissingExtraError(
             f"the peer 'transformers' needs {', '.join(missing)}: pip install {' '.join(PACKAGES)}"
         )
-    path = model_path(path)
-    if not path.exists():
-        raise PeerError(f"transformers: no model file {path}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where: dict[str, Any] = {"local_files_only": True}
+    path, where = model_path(path), dict[str, Any](local_files_only=True)
     folder = path if path.is_dir() else path.parent
     if path.is_file():
         where["gguf_file"] = str(path.absolute())  # a file of that name here would be preferred

@@ -12,15 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.llama_programs import (
-    TAIL,
-    draft_arguments,
-    failure,
-    greedy_arguments,
-    model_arguments,
-    require_files,
-)
-from paceline.bench.baselines.process import MAX_OUTPUT, BackgroundProgram
+from paceline.bench.baselines.llama_programs import draft_arguments, greedy_arguments, model_arguments
+from paceline.bench.baselines.process import MAX_OUTPUT, TAIL, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.system.scratch import scratch_folder
@@ -42,8 +35,7 @@ class LlamaProgram:
     """A command-line program of llama.cpp; no process outlives `answer`.
 
     path: of the program; None searches PATH. n_ctx: of target and draft model each. timeout: seconds for a
-    request, loading included. Raises PeerError for a missing program or model file, UsageError for
-    unsupported settings."""
+    request, loading included. Raises PeerError for a missing program, UsageError for unsupported settings."""
 
     def __init__(
         self,
@@ -63,11 +55,10 @@ class LlamaProgram:
         self.name = name
         if p_min and not simple:
             raise UsageError(f"{name} knows no p_min, it always drafts on: give it p_min 0")
-        require_files(name, target, draft)
         self._n_ctx, self._n_draft, self._timeout, self._peak = n_ctx, n_draft, timeout, 0
         self._argv = [find_program(path or program)]
-        models = [None if path is None else path.resolve() for path in (target, draft)]
-        self._argv += model_arguments(models[0] or target, models[1], n_ctx=n_ctx, **settings)
+        # Absolute paths, as it runs in a folder of its own.
+        self._argv += model_arguments(target.resolve(), draft and draft.resolve(), n_ctx=n_ctx, **settings)
         self._argv += draft_arguments(n_draft, p_min if simple else None)
         if simple:  # its default is not to draft
             self._argv += ["--spec-type", "draft-simple"]
@@ -91,16 +82,12 @@ class LlamaProgram:
             argv = [*self._argv, *self._request(ask, prompt)]
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
                 self._peak = max(self._peak, process.run_to_end(self._timeout))
-                if process.returncode != 0:
-                    raise failure(self.name, process, f"{self.name} {process.exit_description()}")
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, ask.prompt)
                 except ValueError as error:
-                    raise PeerError(
-                        f"{self.name}: its output cannot be read ({error}); its last words: "
-                        f"{process.last_words()}"
-                    ) from error
+                    message = f"its output cannot be read ({error}); its log: {process.log_excerpt()}"
+                    raise PeerError(f"{self.name}: {message}") from error
 
     def _request(self, ask: BenchRequest, prompt: Path) -> list[str]:
         n_predict = max(1, ask.max_tokens - 1)  # it stops after exceeding it
@@ -123,19 +110,11 @@ class LlamaProgram:
             raise ValueError(f"{n:g} tokens at {speed:g} t/s, {accepted:g} accepted of {drafted:g}")
         n_tokens, seconds = int(n), n / speed  # the printed seconds are rounded
         return BenchAnswer(
-            text=out[start + len(prompt) :].removesuffix(2 * FRAME),
-            tokens=None,
-            n_tokens=n_tokens,
-            n_prompt=int(n_prompt),
-            first=first,
-            seconds=first + seconds,
-            decoded=n_tokens - self._n_first,
-            decoding=seconds,
-            steps=n_tokens - int(accepted) - self._n_first,
-            drafted=int(drafted),
-            accepted=int(accepted),
-            own_speed=speed,
-        )
+            text=out[start + len(prompt) :].removesuffix(2 * FRAME), tokens=None, n_tokens=n_tokens,
+            n_prompt=int(n_prompt), first=first, seconds=first + seconds, decoded=n_tokens - self._n_first,
+            decoding=seconds, steps=n_tokens - int(accepted) - self._n_first, drafted=int(drafted),
+            accepted=int(accepted), own_speed=speed,
+        )  # fmt: skip
 
     def memory(self) -> int | None:
         """Return the largest bytes of RAM seen; None before the first answer."""
@@ -147,16 +126,15 @@ class LlamaProgram:
 
 def last(pattern: str, text: str) -> tuple[float, ...]:
     """Return the figures of the last match, since the prompt may contain an earlier one."""
-    matches = re.findall(pattern, text, re.ASCII)
-    if not matches:
+    *_, match = None, *re.finditer(pattern, text, re.ASCII)
+    if match is None:
         raise ValueError(f"no {pattern.partition(chr(92))[0]} in it")
-    return tuple(map(float, matches[-1] if isinstance(matches[-1], tuple) else (matches[-1],)))
+    return tuple(map(float, match.groups()))
 
 
 def find_program(path: str) -> str:
     """Return the program's absolute path. Raises PeerError if there is none."""
-    program = shutil.which(path)
-    if program is None:
+    if (program := shutil.which(path)) is None:
         raise PeerError(
             f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
             f"path of this one, as in --peer {Path(path).name}=PATH, or put it on PATH"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,13 +17,8 @@ from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event
 from paceline.bench.baselines.llama_programs import (
-    cause_of_no_speculation,
-    failure,
     model_arguments,
     needs_draft,
-    output_of,
-    require_files,
-    require_types,
     spec_types,
     speculation_arguments,
 )
@@ -29,13 +26,14 @@ from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, build_answer, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import PeerError
 from paceline.speculative.printable import truncated
-from paceline.speculative.sampling import Sampling
 
 XLLAMACPP = "xllamacpp"
 HEALTH = 5.0  # seconds for a health check
+VERSION_SECONDS = 60.0
 GRACE = 0.3  # seconds from the end of connections to that of the process
+NO_SPECULATION = re.compile(r"[^\n]*(?:vocabs are not compatible|failed to initialize speculative)[^\n]*")
 # Fields of the last message; by default it repeats the prompt and every setting.
 LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 
@@ -59,12 +57,12 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
 
 
 class LlamaServer:
-    """A llama-server that is started here and stopped by `close`.
+    """A llama-server that is stopped by `close`. It samples greedily, or at a temperature without filters.
 
     method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
     `parallel` slots. n_draft, p_min: None uses the program's default. settings: of `model_arguments`. extra:
-    further arguments. start_timeout, timeout: seconds to load, and of silence. Raises PeerError if it does
-    not start or lacks the method, UsageError for a missing draft model."""
+    further arguments. start_timeout, timeout: seconds to load, and of silence. Raises PeerError, which quotes
+    the log, if it does not start or cannot speculate."""
 
     def __init__(
         self,
@@ -85,42 +83,31 @@ class LlamaServer:
     ) -> None:
         self.name = name
         self._command = tuple(command)
-        self._types = spec_types(method)
-        if not needs_draft(self._types):
-            draft = None
-        elif draft is None:
-            raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
-        require_files(name, target, draft)
-        require_types(command, self._types)
-        port = free_port()
+        types, port = spec_types(method), free_port()
         self.url = f"http://{LOCAL}:{port}"
         argv = [
             *command,
-            *model_arguments(target, draft, n_ctx=n_ctx * parallel, **settings),
-            *speculation_arguments(self._types, n_draft, p_min),
+            *model_arguments(
+                target, draft if needs_draft(types) else None, n_ctx=n_ctx * parallel, **settings
+            ),
+            *speculation_arguments(types, n_draft, p_min),
             *("-np", str(parallel), "--cache-ram", "0", "--host", LOCAL, "--port", str(port)),
             *extra,
         ]
         self._endpoint = Endpoint(name, self.url, timeout, {})
         self._program = BackgroundProgram(name, argv)
         try:
-            self._wait_ready(start_timeout)
+            self._program.wait_ready(self._healthy, start_timeout)
+            # The server continues without speculation that it cannot set up. Only its log, written by another
+            # thread, shows that: wait for the line after it.
+            deadline = monotonic() + 1.0
+            while "model loaded" not in self._program.output_tail() and monotonic() < deadline:
+                sleep(0.01)
+            if types and (failed := NO_SPECULATION.search(self._program.output_tail())):
+                raise PeerError(f"{name} does not speculate; its log: {truncated(failed[0])}")
         except BaseException:
             self.close()
             raise
-
-    def _wait_ready(self, timeout: float) -> None:
-        try:
-            self._program.wait_ready(self._healthy, timeout)
-        except PeerError as error:
-            raise failure(self.name, self._program, str(error)) from error
-        # The server continues without speculation that it cannot set up. Only its log, written by another
-        # thread, shows that: wait for the line after it.
-        deadline = monotonic() + 1.0
-        while "model loaded" not in self._program.output_tail() and monotonic() < deadline:
-            sleep(0.01)
-        if self._types and (why := cause_of_no_speculation(self._program.output_tail())):
-            raise PeerError(f"{self.name}: {why}")
 
     def _healthy(self) -> bool:
         try:
@@ -137,8 +124,7 @@ class LlamaServer:
             raise PeerError(f"{self.name}: its answer is not what llama-server's is: {why}") from error
         except PeerError as error:
             if self._program.ended(GRACE):
-                died = f"{self.name} {self._program.exit_description()}"
-                raise failure(self.name, self._program, died) from error
+                raise PeerError(f"{self.name} {self._program.exit_description()}") from error
             raise
 
     def body(self, ask: BenchRequest) -> dict[str, Any]:
@@ -163,17 +149,16 @@ class LlamaServer:
         n_first = (replies[0][1].tokens_predicted or 1) if replies else n_tokens
         pieces = [(at, one.content, one.tokens) for at, one in replies]
         answer = build_answer(pieces, n_tokens, end.tokens_evaluated, end.timings, n_first, last)
-        return with_drafts(answer, end.timings.draft_n or 0, end.timings.draft_n_accepted)
+        return with_drafts(answer, end.timings)
 
     def memory(self) -> int | None:
         return self._program.memory()
 
     def version(self) -> str:
-        output = output_of(self._command, "--version").strip().splitlines()
-        line = next(
-            (line for line in output if line.startswith("version:")), output[0] if output else "unknown"
-        )
-        return truncated(line.removeprefix("version:").strip())
+        with closing(BackgroundProgram(self.name, [*self._command, "--version"])) as program:
+            program.run_to_end(VERSION_SECONDS)
+            lines = program.output_tail().splitlines()
+        return next((truncated(line[8:].strip()) for line in lines if line.startswith("version:")), "unknown")
 
     @property
     def pid(self) -> int:
@@ -184,8 +169,9 @@ class LlamaServer:
 
 
 def request(ask: BenchRequest) -> dict[str, Any]:
-    """Return the body for /completion, which sets everything: the server's defaults filter and reuse
-    prompts."""
+    """Return the body for /completion, without the prompt cache and the server's default filters. Greedy
+    sampling is top-k 1, which avoids a softmax over the vocabulary."""
+    sampling = ask.sampling
     return {
         "prompt": list(ask.tokens),
         "n_predict": ask.max_tokens,
@@ -197,40 +183,13 @@ def request(ask: BenchRequest) -> dict[str, Any]:
         "response_fields": list(LAST),
         "sse_ping_interval": -1,
         "stop": [],
-        **sampler_settings(ask.sampling),
-    }
-
-
-def sampler_settings(sampling: Sampling) -> dict[str, Any]:
-    """Return llama-server's sampler settings: our chain in our order, without inactive samplers. Greedy
-    sampling is top-k 1, which avoids a softmax over the vocabulary."""
-    chain = {
-        "penalties": sampling.penalised,
-        "top_k": sampling.top_k > 0 or sampling.greedy,
-        "typ_p": sampling.typical_p < 1.0,
-        "top_p": sampling.top_p < 1.0,
-        "min_p": sampling.min_p > 0.0,
-        "xtc": sampling.xtc_probability > 0.0,
-        "temperature": not sampling.greedy,
-    }
-    if sampling.greedy:
-        chain |= dict.fromkeys(("typ_p", "top_p", "min_p"), False)  # they never remove the likeliest token
-    return {
-        "samplers": [name for name, on in chain.items() if on],
+        "samplers": ["penalties"] * sampling.penalised + ["top_k" if sampling.greedy else "temperature"],
+        "top_k": 1,
         "temperature": sampling.temperature,
-        "top_k": 1 if sampling.greedy else sampling.top_k,
-        "typical_p": sampling.typical_p,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "xtc_probability": sampling.xtc_probability,
-        "xtc_threshold": sampling.xtc_threshold,
         "repeat_penalty": sampling.repeat_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repeat_last_n": sampling.repeat_last_n,
         # JSON has no infinity; `false` forbids a token.
         "logit_bias": [[t, False if b == -float("inf") else b] for t, b in sampling.logit_bias.items()],
-        "dry_multiplier": 0.0,
-        "mirostat": 0,
-        "dynatemp_range": 0.0,
     }

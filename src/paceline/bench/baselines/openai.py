@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline.bench.baselines.endpoint import Endpoint, Event, error_message
-from paceline.bench.baselines.replies import Chunk, ModelList, Timings, build_answer, with_drafts
+from paceline.bench.baselines.replies import Chunk, Timings, build_answer, with_drafts
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
@@ -37,18 +37,14 @@ class OpenAIServer:
 
     def _only_model(self) -> str:
         status, data = self._endpoint.fetch(MODELS)
-        try:
-            models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
-        except ValidationError as error:
-            raise self._unlike(error) from error
+        listed = data.get("data")
+        ids = [one.get("id") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        models = [one for one in ids if isinstance(one, str) and one]
         if status != 200 or not models:
             raise PeerError(f"{self.name}: {MODELS} names no model: {error_message(data)} (HTTP {status})")
         if len(models) > 1:
             raise UsageError(f"{self.name} serves {truncated(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
-
-    def _unlike(self, error: ValidationError) -> PeerError:
-        return PeerError(f"{self.name}: its answer is not what OpenAI's API says: {describe(error)}")
 
     def _takes_extensions(self) -> bool:
         """True if it accepts settings beyond OpenAI's API, which servers may reject or ignore. This also
@@ -95,7 +91,8 @@ class OpenAIServer:
         try:
             return self._answered(events)
         except ValidationError as error:
-            raise self._unlike(error) from error
+            why = describe(error)
+            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {why}") from error
 
     def _answered(self, events: Sequence[Event]) -> BenchAnswer:
         chunks = [Chunk.model_validate(event.data) for event in events]
@@ -108,18 +105,17 @@ class OpenAIServer:
         usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
         if not pieces or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
-        timings = next((c.timings for c in reversed(chunks) if c.timings is not None), Timings())
+        timings = next(
+            (c.timings for c in reversed(chunks) if c.timings is not None), None
+        ) or Timings.model_validate({})
         # A chunk of a server that sends no token ids counts as one token.
         n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
         answer = build_answer(
             pieces, usage.completion_tokens, usage.prompt_tokens, timings, n_first, pieces[-1][0]
         )
-        if timings.draft_n is not None:
-            return with_drafts(answer, timings.draft_n, timings.draft_n_accepted)
-        metrics = next((c.metrics for c in reversed(chunks) if c.metrics is not None), None)
-        if metrics is None or (counts := metrics.speculative_decoding) is None:
-            return answer
-        return with_drafts(answer, counts.num_draft_tokens, counts.num_accepted_draft_tokens)
+        reported = [timings, *(chunk.counts for chunk in reversed(chunks))]
+        counts = next((one for one in reported if one is not None and one.drafted is not None), None)
+        return answer if counts is None else with_drafts(answer, counts)
 
     def memory(self) -> int | None:
         """Return None: the server may run on another machine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,16 +15,20 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
 
+import psutil
+
 from paceline.speculative.errors import PeerError
 from paceline.speculative.printable import truncated
+from paceline.system.leaving import register_cleanup
 
 LOCAL = "127.0.0.1"
 SHUTDOWN_SECONDS = 3.0  # between SIGTERM and SIGKILL
 TAIL = 64 * 1024  # bytes of output that are read by default
 MAX_OUTPUT = 64 << 20  # bytes
 LOOK = 0.02  # seconds between polls
-# Waits for the pipe to close, which happens however our process ends, then kills the group.
-WARDEN = 'read -r _; kill -s KILL -- "-$0"'
+ERROR = re.compile(r"error|fail|invalid|abort|terminat|compatible|must|what\(\)| E ")
+
+_running: weakref.WeakSet[BackgroundProgram] = weakref.WeakSet()
 
 
 def free_port() -> int:
@@ -35,30 +40,27 @@ def free_port() -> int:
 class BackgroundProgram:
     """A running program in its own process group, so that Ctrl-C reaches only us.
 
-    The process ends with `close`, with this object, or with our process. folder: its working directory.
-    Raises PeerError if it cannot be started."""
+    The process ends with `close`, with this object, or with our process unless that is killed (SIGKILL).
+    folder: its working directory. Raises PeerError if it cannot be started."""
 
     def __init__(self, name: str, argv: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
         # Files, not pipes: the program must not block until we read.
         self._logs: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
+        # Without llama.cpp's settings in the environment, which our engine ignores.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
         try:
             self._process = subprocess.Popen(
-                argv,
-                cwd=folder,
-                # Without llama.cpp's settings in the environment, which our engine ignores.
-                env={key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")},
-                stdin=subprocess.DEVNULL,
-                stdout=self._logs[0],
-                stderr=self._logs[1],
-                start_new_session=True,
-            )
+                argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=self._logs[0],
+                stderr=self._logs[1], start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             for log in self._logs:
                 log.close()
             raise PeerError(f"{name}: {argv[0]} cannot be started: {error.strerror}") from error
         self.pid = self._process.pid
-        self._finalizer = weakref.finalize(self, _stop, self._process, _watch(self.pid))
+        self._finalizer = weakref.finalize(self, _stop, self._process)
+        _running.add(self)
 
     def ended(self, patience: float = 0.0) -> bool:
         """True if the program has ended or does so within `patience` seconds."""
@@ -68,12 +70,11 @@ class BackgroundProgram:
 
     def output(self, n_bytes: int = TAIL) -> tuple[str, str]:
         """Return the ends of stdout and stderr."""
-        files = [log.fileno() for log in self._logs]
-        starts = [max(0, os.fstat(file).st_size - n_bytes) for file in files]
         out, err = (
-            os.pread(*it).decode(errors="replace") for it in zip(files, [n_bytes] * 2, starts, strict=True)
+            os.pread(log.fileno(), n_bytes, max(0, os.fstat(log.fileno()).st_size - n_bytes))
+            for log in self._logs
         )
-        return out, err
+        return out.decode(errors="replace"), err.decode(errors="replace")
 
     def output_tail(self) -> str:
         return "".join(self.output())
@@ -82,11 +83,14 @@ class BackgroundProgram:
         code = self._process.returncode
         names = {int(one): one.name for one in signal.Signals}  # real-time signals have none
         ending = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"
-        return f"{ending}; its last words: {self.last_words()}"
+        return f"{ending}; its log: {self.log_excerpt()}"
 
-    def last_words(self) -> str:
+    def log_excerpt(self) -> str:
+        """Return the first and the last lines of the output that look like errors, or its last lines."""
         lines = [line for line in self.output_tail().splitlines() if line.strip()]
-        return " / ".join(map(truncated, lines[-5:])) or "none"
+        errors = [line for line in lines if ERROR.search(line)]
+        chosen = [*errors[:3], *errors[3:][-3:]] or lines[-5:]
+        return " / ".join(map(truncated, chosen)) or "empty"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
         """Poll `ready` until it is true. Raises PeerError if the program ends first or needs more than
@@ -97,15 +101,13 @@ class BackgroundProgram:
                 raise PeerError(f"{self.name} {self.exit_description()}")
             if monotonic() > deadline:
                 raise PeerError(
-                    f"{self.name} was not ready within {timeout:g} s; its last words: {self.last_words()}"
+                    f"{self.name} was not ready within {timeout:g} s; its log: {self.log_excerpt()}"
                 )
             sleep(LOOK)
 
     def run_to_end(self, timeout: float) -> int:
         """Wait for the end and return the peak memory in bytes. Raises PeerError after `timeout` seconds or
-        too much output."""
-        import psutil
-
+        too much output, and if the program fails."""
         deadline, peak = monotonic() + timeout, 0
         while not self.ended(LOOK):
             with contextlib.suppress(psutil.Error):
@@ -114,16 +116,12 @@ class BackgroundProgram:
                 raise PeerError(f"{self.name} wrote more than {MAX_OUTPUT >> 20} MiB and was stopped")
             if monotonic() > deadline:
                 raise PeerError(f"{self.name} did not end within {timeout:g} s and was stopped")
+        if self._process.returncode != 0:
+            raise PeerError(f"{self.name} {self.exit_description()}")
         return peak
-
-    @property
-    def returncode(self) -> int:
-        return self._process.returncode
 
     def memory(self) -> int:
         """Return the bytes of RAM of the program and its children. Raises PeerError if it has ended."""
-        import psutil
-
         try:
             process = psutil.Process(self.pid)
             rss = int(process.memory_info().rss)
@@ -136,38 +134,31 @@ class BackgroundProgram:
 
     def close(self) -> None:
         self._finalizer()
+        _running.discard(self)
         for log in self._logs:
             log.close()
 
 
-def _watch(pid: int) -> subprocess.Popen[bytes] | None:
-    """Start a shell that kills the process group of `pid` when our process ends."""
-    if os.name != "posix":
-        return None
-    return subprocess.Popen(
-        ["sh", "-c", WARDEN, str(pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def kill_all() -> None:
+    """Kill the programs of this process before it exits without unwinding."""
+    for program in list(_running):
+        _signal(program.pid, signal.SIGKILL)
 
 
-def _stop(process: subprocess.Popen[bytes], warden: subprocess.Popen[bytes] | None) -> None:
-    if warden is not None:
-        warden.kill()
-        warden.communicate()
-    _signal(process, signal.SIGTERM)
+register_cleanup(kill_all)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    _signal(process.pid, signal.SIGTERM)
     try:
         process.wait(timeout=SHUTDOWN_SECONDS)
     except subprocess.TimeoutExpired:
         pass
     finally:
-        # Always: children may be left.
-        _signal(process, signal.SIGKILL)
+        _signal(process.pid, signal.SIGKILL)  # always: children may be left
         process.wait()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        os.killpg(pid, number)

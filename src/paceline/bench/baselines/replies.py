@@ -1,7 +1,5 @@
 """Validated replies of llama-server and of servers with OpenAI's API, in which any field may be missing or
-wrong.
-
-pydantic's ValidationError is a ValueError."""
+wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, model_validator
 
 from paceline.bench.system import BenchAnswer
 
@@ -18,18 +16,24 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Milliseconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
 
 
-class Timings(BaseModel):
+class DraftCounts(BaseModel):
+    """Draft counts of a request, with the names of llama-server and of vLLM."""
+
+    drafted: Count | None = Field(None, validation_alias=AliasChoices("draft_n", "num_draft_tokens"))
+    accepted: Count = Field(0, validation_alias=AliasChoices("draft_n_accepted", "num_accepted_draft_tokens"))
+
+    @model_validator(mode="after")
+    def _check_accepted(self) -> DraftCounts:
+        if self.accepted > (self.drafted or 0):
+            raise ValueError(f"{self.accepted} accepted of {self.drafted or 0} drafted tokens")
+        return self
+
+
+class Timings(DraftCounts):
     """The `timings` at the end of an answer of llama-server, which omits zeros."""
 
     predicted_n: Count = 0
     predicted_ms: Milliseconds = 0.0
-    draft_n: Count | None = None
-    draft_n_accepted: Count = 0
-
-    @model_validator(mode="after")
-    def _check_accepted(self) -> Timings:
-        require_part(self.draft_n_accepted, self.draft_n or 0)
-        return self
 
     @property
     def own_speed(self) -> float | None:
@@ -76,42 +80,13 @@ class Usage(BaseModel):
     completion_tokens: Count
 
 
-class SpeculativeMetrics(BaseModel):
-    """vLLM's counts of one request, with --per-request-spec-decode-metrics."""
-
-    num_draft_tokens: Count
-    num_accepted_draft_tokens: Count
-
-    @model_validator(mode="after")
-    def _check_accepted(self) -> SpeculativeMetrics:
-        require_part(self.num_accepted_draft_tokens, self.num_draft_tokens)
-        return self
-
-
-class RequestMetrics(BaseModel):
-    speculative_decoding: SpeculativeMetrics | None = None
-
-
 class Chunk(BaseModel):
-    """A message of a /v1/completions stream."""
+    """A message of a /v1/completions stream. counts: vLLM's, with --per-request-spec-decode-metrics."""
 
     choices: tuple[Choice, ...] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
-    metrics: RequestMetrics | None = None
-
-
-class ServedModel(BaseModel):
-    id: str | None = None
-
-
-class ModelList(BaseModel):
-    data: tuple[ServedModel, ...] | None = None
-
-
-def require_part(part: int, whole: int) -> None:
-    if part > whole:
-        raise ValueError(f"{part} accepted of {whole} drafted tokens")
+    counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
 
 
 def build_answer(
@@ -130,25 +105,15 @@ def build_answer(
     first = pieces[0][0] if pieces else last
     seconds, before = timings.decoding(first, last, min(n_first, n_tokens))
     return BenchAnswer(
-        text="".join(text for _, text, _ in pieces),
-        tokens=tokens if len(tokens) == n_tokens else None,
-        n_tokens=n_tokens,
-        n_prompt=n_prompt,
-        first=last - seconds,
-        seconds=last,
-        decoded=n_tokens - before,
-        decoding=seconds,
-        own_speed=timings.own_speed,
-    )
+        text="".join(text for _, text, _ in pieces), tokens=tokens if len(tokens) == n_tokens else None,
+        n_tokens=n_tokens, n_prompt=n_prompt, first=last - seconds, seconds=last,
+        decoded=n_tokens - before, decoding=seconds, own_speed=timings.own_speed,
+    )  # fmt: skip
 
 
-def with_drafts(answer: BenchAnswer, n_drafted: int, n_accepted: int) -> BenchAnswer:
-    """Add the server's draft counts of a request."""
-    return replace(
-        answer,
-        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token comes from the prefill
-        drafted=n_drafted,
-        accepted=n_accepted,
-        # No server reports the number of steps with a rejection.
-        rejected=0 if n_drafted == n_accepted else None,
-    )
+def with_drafts(answer: BenchAnswer, counts: DraftCounts) -> BenchAnswer:
+    steps = max(0, answer.n_tokens - counts.accepted - 1)  # the first token comes from the prefill
+    drafted = counts.drafted or 0
+    # No server reports the number of steps with a rejection.
+    rejected = 0 if drafted == counts.accepted else None
+    return replace(answer, steps=steps, drafted=drafted, accepted=counts.accepted, rejected=rejected)

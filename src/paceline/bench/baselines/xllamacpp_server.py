@@ -5,87 +5,53 @@ and memory. Run as `python -m paceline.bench.baselines.xllamacpp_server`."""
 
 from __future__ import annotations
 
-import argparse
 import signal
-from collections.abc import Callable
-from importlib.metadata import version
+import sys
+from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-PACKAGE = "xllamacpp"
-# Flag -> field of CommonParams, and the conversion of its text.
-SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "-m": ("model.path", str),
-    "-md": ("speculative.draft.mparams.path", str),
-    "-c": ("n_ctx", int),
-    "-np": ("n_parallel", int),
-    "-t": ("cpuparams.n_threads", int),
-    "-tb": ("cpuparams_batch.n_threads", int),
-    "-ngl": ("n_gpu_layers", int),
-    "--spec-draft-ngl": ("speculative.draft.n_gpu_layers", int),
-    "--host": ("hostnames", lambda text: [text]),
-    "--port": ("port", int),
-    "--cache-ram": ("cache_ram_mib", int),
-    "--fit": ("fit_params", lambda text: text == "on"),
-    "--spec-draft-n-max": ("speculative.draft.n_max", int),
-    "--spec-draft-n-min": ("speculative.draft.n_min", int),
-    "--spec-draft-p-min": ("speculative.draft.p_min", float),
-    **{
-        f"--spec-{kind}-size-m": (f"speculative.{kind.replace('-', '_')}.size_m", int)
-        for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
-    },
-}
-CACHES = {
-    "-ctk": "cache_type_k",
-    "-ctv": "cache_type_v",
-    "-ctkd": "speculative.draft.cache_type_k",
-    "-ctvd": "speculative.draft.cache_type_v",
-}
-SPEC_TYPES = (
-    "none,draft-simple,draft-eagle3,draft-dflash,draft-dspark,draft-mtp,"
-    "ngram-simple,ngram-map-k,ngram-map-k4v,ngram-mod,ngram-cache"
-)
+# Flag -> field of CommonParams.
+SETTINGS = {
+    "-m": "model.path", "-md": "speculative.draft.mparams.path", "-c": "n_ctx", "-np": "n_parallel",
+    "-t": "cpuparams.n_threads", "-tb": "cpuparams_batch.n_threads", "-fa": "flash_attn_type",
+    "-ngl": "n_gpu_layers", "--spec-draft-ngl": "speculative.draft.n_gpu_layers", "-ctk": "cache_type_k",
+    "-ctv": "cache_type_v", "-ctkd": "speculative.draft.cache_type_k",
+    "-ctvd": "speculative.draft.cache_type_v", "--host": "hostnames", "--port": "port",
+    "--cache-ram": "cache_ram_mib", "--fit": "fit_params", "--spec-draft-n-max": "speculative.draft.n_max",
+    "--spec-draft-n-min": "speculative.draft.n_min", "--spec-draft-p-min": "speculative.draft.p_min",
+    "--spec-type": "speculative.types", "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
+    "--spec-ngram-map-k-size-m": "speculative.ngram_map_k.size_m",
+    "--spec-ngram-map-k4v-size-m": "speculative.ngram_map_k4v.size_m",
+}  # fmt: skip
+FLASH_ATTENTION = {"on": "enabled", "off": "disabled"}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser. Absent flags are absent from the result, so that the package's defaults
-    apply."""
-    flags = argparse.ArgumentParser(
-        prog=f"{PACKAGE}_server", argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=True
-    )
-    flags.add_argument("--version", action="version", version=f"version: {PACKAGE} {version(PACKAGE)}")
-    for name, (setting, kind) in SETTINGS.items():
-        flags.add_argument(name, dest=setting, type=kind, metavar="VALUE")
-    flags.add_argument("-fa", dest="flash_attn_type", metavar="[on|off|auto]")
-    for name, setting in CACHES.items():
-        flags.add_argument(name, dest=setting, metavar="TYPE")
-    flags.add_argument("--spec-type", dest="speculative.types", metavar=SPEC_TYPES)
-    return flags
+def converted(text: str, default: Any) -> Any:
+    """Return the value that `text` stands for, of the type of `default`."""
+    if isinstance(default, list):
+        return [converted(part, default[0]) for part in text.split(",")]
+    if isinstance(default, Enum):
+        kind, name = default.name.rpartition("_TYPE_")[0], FLASH_ATTENTION.get(text, text)
+        return type(default)[f"{kind}_TYPE_{name.upper().replace('-', '_')}"]
+    return text == "on" if isinstance(default, bool) else type(default)(text)
 
 
 def main() -> None:
-    flags = vars(parser().parse_args())
-
     import xllamacpp  # an optional dependency
 
-    def member(enum: str, prefix: str, name: str) -> Any:
-        return getattr(getattr(xllamacpp, enum), prefix + name.upper().replace("-", "_"))
-
+    if sys.argv[1:] == ["--version"]:
+        print(f"version: xllamacpp {xllamacpp.__version__}")
+        return
     params = xllamacpp.CommonParams()
-    for setting, value in flags.items():
-        if setting == "flash_attn_type":
-            name = {"on": "enabled", "off": "disabled"}.get(value, "auto")
-            value = member("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_", name)
-        elif setting in CACHES.values():
-            value = member("ggml_type", "GGML_TYPE_", value)
-        elif setting == "speculative.types":
-            value = [
-                member("common_speculative_type", "COMMON_SPECULATIVE_TYPE_", one) for one in value.split(",")
-            ]
-        owner, _, name = setting.rpartition(".")
-        setattr(attrgetter(owner)(params) if owner else params, name, value)
+    for flag, text in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        if flag not in SETTINGS:
+            sys.exit(f"error: invalid argument: {flag}")
+        owner, _, name = SETTINGS[flag].rpartition(".")
+        part = attrgetter(owner)(params) if owner else params
+        setattr(part, name, converted(text, getattr(part, name)))
     server = xllamacpp.Server(params)
-    print(f"{PACKAGE} answers at {server.listening_address}", flush=True)
+    print(f"xllamacpp answers at {server.listening_address}", flush=True)
     signal.pause()
 
 

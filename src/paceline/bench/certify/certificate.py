@@ -21,7 +21,7 @@ from paceline.bench.certify.held import (
     recorded_places,
 )
 from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
-from paceline.bench.certify.state import StateCheck, check_state
+from paceline.bench.certify.state import check_state
 from paceline.bench.text_comparison import rows_of
 from paceline.drafter_factory import make_drafter
 from paceline.drafter_table import HEADS
@@ -32,19 +32,10 @@ from paceline.speculative.sampling import Sampling
 # Every sampler at once, each changing most rows. The presence penalty is negative: recent tokens become
 # likelier, so that a row that overlooks its drafted prefix changes visibly.
 ALL_SAMPLERS = Sampling(
-    temperature=0.9,
-    top_k=50,
-    typical_p=0.99,
-    top_p=0.97,
-    min_p=0.005,
-    xtc_probability=0.2,
-    xtc_threshold=0.15,
-    repeat_penalty=1.1,
-    repeat_last_n=8,
-    presence_penalty=-1.0,
-    frequency_penalty=0.1,
+    temperature=0.9, top_k=50, typical_p=0.99, top_p=0.97, min_p=0.005, xtc_probability=0.2,
+    xtc_threshold=0.15, repeat_penalty=1.1, repeat_last_n=8, presence_penalty=-1.0, frequency_penalty=0.1,
     logit_bias={0: -1.0, 1: 0.5},
-)
+)  # fmt: skip
 RECORDED_ROWS = 48  # of each text
 MAX_NOISE_TEXTS = 3  # on which noise is measured
 MAX_SAMPLED_DEPTH = 7  # tokens of a draft in the sampled check
@@ -99,20 +90,26 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
             every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
             tick("greedy")
     texts = extend_texts([one.text for one in greedy], llm.target.caps.n_ctx)
-    state = state_check(llm, texts, plan, lambda: tick("state"))
+    budget, noise = llm.drafting.budget, 0.0
+    if not llm.target.caps.equal_rows:
+        rows = rows_of(llm.target, budget)
+        noise = max(batch_logit_drift(llm.target, text, rows) for text in texts[:MAX_NOISE_TEXTS])
+    state = check_state(
+        llm.target, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=lambda: tick("state")
+    )
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
     compared = [one.record for one in (*greedy, *every_draft)]
     worst = float(np.max([one["logprobs"]["worst"] for one in compared]))  # NaN too
     limit = 0.0 if llm.target.caps.exact else state.limit
     alters = llm.target.modification
-    failed = {
-        altered_target_message(alters): bool(alters),
-        "greedy": any(one["verdict"] == "defect" for one in compared),
-        "sampled": not sampled.passed,
-        "state": not state.passed,
-        "log-probabilities": not worst <= limit,
+    passed = {
+        altered_target_message(alters): not alters,
+        "greedy": all(one["verdict"] != "defect" for one in compared),
+        "sampled": sampled.passed,
+        "state": state.passed,
+        "log-probabilities": worst <= limit,
     }
-    defects = [name for name, is_wrong in failed.items() if is_wrong]
+    defects = [name for name, good in passed.items() if not good]
     return {
         "certified": not defects,
         "defects": defects,
@@ -121,7 +118,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
         "sampled": sampled.as_dict(),
         "state": state.as_dict(),
         "logprobs": {
-            "passed": worst <= limit,
+            "passed": passed["log-probabilities"],
             "tokens": sum(one["logprobs"]["tokens"] for one in compared),
             "worst": worst,
             "limit": limit,
@@ -148,16 +145,6 @@ def extend_texts(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
         endless = chain.from_iterable(cycle([*texts[i:], *texts[:i]]))
         out.append(list(islice(endless, min(n_ctx, max(len(text), MIN_TEXT_TOKENS)))))
     return out
-
-
-def state_check(
-    llm: LLM, texts: Sequence[list[int]], plan: CertifyPlan, tick: Callable[[], None]
-) -> StateCheck:
-    target, budget, noise = llm.target, llm.drafting.budget, 0.0
-    if not target.caps.equal_rows:
-        rows = rows_of(target, budget)
-        noise = max(batch_logit_drift(target, text, rows) for text in texts[:MAX_NOISE_TEXTS])
-    return check_state(target, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
 
 
 def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:

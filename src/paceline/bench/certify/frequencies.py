@@ -101,6 +101,7 @@ class ContextCounts:
         self._p = loop.target_distribution(context)
         self._tables: dict[str, dict[tuple[int, bytes], OutcomeTable]] = {test: {} for test in TESTS}
         self._accepted: dict[bytes, Vector] = {}  # by q: each token's chance to be an accepted draft
+        self._after: dict[int, Vector] = {}  # by first token
 
     def evidence(self, test: str) -> float:
         return sum(table.evidence for table in self.tables(test))
@@ -133,23 +134,19 @@ class ContextCounts:
             self._accepted[key][first] if accepted_draft == 1 else self._p[first] - self._accepted[key][first]
         )
         if self._planned * likely >= MIN_EXPECTED_DRAWS:
-            pair = (first, b"%d" % accepted_draft)
-            law = (
-                None
-                if pair in self._tables["first_pair"]
-                else self._loop.target_distribution(self._context, [first])
-            )
-            self._table("first_pair", pair, law, likely).add(second)
+            law = self._law_after(first)
+            self._table("first_pair", (first, b"%d" % accepted_draft), law, likely).add(second)
 
-    def _table(
-        self, test: str, key: tuple[int, bytes], law: Vector | None, share: float = 1.0
-    ) -> OutcomeTable:
+    def _law_after(self, first: int) -> Vector:
+        if first not in self._after:
+            self._after[first] = self._loop.target_distribution(self._context, [first])
+        return self._after[first]
+
+    def _table(self, test: str, key: tuple[int, bytes], law: Vector, share: float = 1.0) -> OutcomeTable:
         """Return a table, created from `law` if it is new."""
-        table = self._tables[test].get(key)
-        if table is None:
-            assert law is not None
-            table = self._tables[test][key] = OutcomeTable(law, self._planned * share)
-        return table
+        if key not in self._tables[test]:
+            self._tables[test][key] = OutcomeTable(law, self._planned * share)
+        return self._tables[test][key]
 
     def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
         """Count siblings: each after the first is sampled from its own q, whatever happens to the earlier

@@ -58,14 +58,16 @@ class FixedRowsTarget:
         self.caps: Caps = real.caps
         self.text = getattr(real, "text", None)
 
+    def row_after(self, after: Sequence[int]) -> Rows:
+        out: Rows = self.rows[self.place.row(after, len(self.rows))]
+        return out
+
     def open(self, beside: Session | None = None) -> FixedRowsSession:
         return FixedRowsSession()
 
-    def forget(self) -> None:
-        """Do nothing: nothing is cached."""
+    def forget(self) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
     def forward(
         self, batch: Sequence[tuple[FixedRowsSession, DraftTree | int]], want: RequiredOutputs
@@ -98,8 +100,7 @@ class FixedRowsSession:
         self.tree.check_path(path)
         self.tokens += [*(self.tree.tokens[node] for node in path), root]
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 class FixedRowsOutput(LogitsOutput):
@@ -113,11 +114,8 @@ class FixedRowsOutput(LogitsOutput):
             self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Rows:
-        node = row - 1
-        after = self._after if node == ROOT else [*self._after, *self._tree.path_tokens(node)]
-        rows = self._target.rows
-        out: Rows = rows[self._target.place.row(after, len(rows))]
-        return out
+        after = self._after if row == 0 else [*self._after, *self._tree.path_tokens(row - 1)]
+        return self._target.row_after(after)
 
 
 def record_rows(target: Target, text: Sequence[int], n: int) -> Rows:
@@ -152,9 +150,10 @@ class SamplingSetup:
 
         overlooked: number of the last tokens that the penalties ignore."""
         self.place.at = context.row
-        row = self.target.rows[self.place.row(after, len(self.target.rows))]
         history = [*context.tokens, *after]
-        return probabilities(row, self.sampling, history[: len(history) - overlooked])
+        return probabilities(
+            self.target.row_after(after), self.sampling, history[: len(history) - overlooked]
+        )
 
 
 def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:

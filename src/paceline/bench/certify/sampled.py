@@ -26,11 +26,10 @@ SUSPICIOUS, LONGER = 0.03, 3  # below this p-value there are up to so many times
 class SampledCheck:
     """Results of the sampled check.
 
-    runs: of all contexts together.
-    p_values: by test, of each context and last of all together; they are anytime-valid.
-    level: the p-value below which a test counts as biased, corrected for the number of tests.
-    overruns: texts that continued after the end-of-text token; must be 0.
-    ties: contexts where greedy output was not the lowest of equally likely tokens; must be 0."""
+    runs: of all contexts together. p_values: by test, of each context and last of all together; they are
+    anytime-valid. level: the p-value below which a test counts as biased, corrected for the number of tests.
+    overruns: texts that continued after the end-of-text token. ties: contexts where greedy output was not the
+    lowest of equally likely tokens."""
 
     contexts: int
     runs: int
@@ -109,16 +108,10 @@ def check_sampled(
             break
         # Contexts without drafts verify nothing: spend the runs on the others.
         active = [run for run in all_runs if run.drafted] or all_runs
-    return SampledCheck(
-        contexts=len(all_runs),
-        runs=sum(run.n for run in all_runs),
-        accepted=sum(run.accepted for run in all_runs),
-        drafted=sum(run.drafted for run in all_runs),
-        level=level,
-        p_values=p_by_test,
-        overruns=overruns,
-        ties=ties,
+    n_runs, accepted, drafted = (
+        sum(getattr(run, name) for run in all_runs) for name in ("n", "accepted", "drafted")
     )
+    return SampledCheck(len(all_runs), n_runs, accepted, drafted, level, p_by_test, overruns, ties)
 
 
 def p_values(evidence: Sequence[float]) -> tuple[float, ...]:
@@ -135,12 +128,9 @@ def start_sampled_request(loop: SamplingSetup, context: Context, seed: int) -> A
     decoding loop without an engine."""
     loop.place.at = context.row
     request = GenerationRequest(
-        prompt=context.tokens,
-        max_tokens=loop.budget.depth + 2,
-        sampling=loop.sampling,
-        seed=seed,
+        prompt=context.tokens, max_tokens=loop.budget.depth + 2, sampling=loop.sampling, seed=seed,
         ignore_eos=True,
-    )
+    )  # fmt: skip
     return start_request(loop.target, loop.drafter, request, rule=loop.rule)
 
 
@@ -179,8 +169,7 @@ def count_wrong_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
         tokens = next_step(greedy, policy, request).tokens
         request.close()
         for i, token in enumerate(tokens):
-            row = rounded.rows[loop.place.row(tokens[:i], len(rounded.rows))]
-            if token != argmax(row):
+            if token != argmax(rounded.row_after(tokens[:i])):
                 wrong += 1
                 break
     return wrong

@@ -70,7 +70,7 @@ class Recorder:
         if not self.adding or not generation.tokens:
             return
         # With sampled drafts, the noise of a token depends on the drafts.
-        by_place = not sampling.greedy and drafting.temperature == 0.0
+        by_place = not sampling.greedy and drafting.draft_temp == 0.0
         names = {"id": id_, "category": category, "session": session}
         line: dict[str, Any] = {
             **self._head,

@@ -51,11 +51,9 @@ class ReplayContext:
 def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
     """Decode one recording to its end. Raises ContractError if the output differs from the recording."""
     request = GenerationRequest(
-        prompt=recording.prompt,
-        max_tokens=MAX_TOKENS_UNLIMITED,
+        prompt=recording.prompt, max_tokens=MAX_TOKENS_UNLIMITED, ignore_eos=True,
         should_stop=stop_after(len(recording.tokens)),
-        ignore_eos=True,
-    )
+    )  # fmt: skip
     with engine.run_inline(request) as stream:
         active = stream.handle.scheduled.active
         assert active is not None  # the stream has begun
@@ -87,9 +85,8 @@ class MethodReplay:
             target = SimulatedTarget(target, costs.target, virtual, costs.step)
             if draft is not None and costs.draft is not None:
                 draft = SimulatedTarget(draft, costs.draft, virtual)
-        self.drafter, self.drafting = make_drafter(
-            method.drafting, target, draft, means.corpora, costs, to_stderr
-        )
+        made = make_drafter(method.drafting, target, draft, means.corpora, costs, to_stderr)
+        self.drafter, self.drafting = made
         # A copy: what the policy learns must not change the simulated costs.
         self.policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
         self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
@@ -133,10 +130,8 @@ class ReplayedRequest(NamedTuple):
 
 
 def sum_requests(played: Sequence[ReplayedRequest]) -> Record:
-    """Return the sums over some requests as a record.
-
-    predicted: speeds from the costs of passes, without those of prompts; the speedup is over plain decoding
-    of the same requests. None without costs."""
+    """Return the sums over some requests as a record. predicted: speeds from the costs of passes, without
+    those of prompts; the speedup is over plain decoding of the same requests."""
     results = [one.result for one in played]
     tokens, steps = [result.tokens for result in results], [result.steps for result in results]
     seconds = [result.seconds for result in results if result.seconds is not None]
@@ -173,14 +168,12 @@ def by_category(played: Sequence[ReplayedRequest]) -> dict[str, Record]:
 def methods_of(
     text: str, settings: Mapping[str, Any], *, draft: bool = False, costs: bool = False
 ) -> list[Method]:
-    """Parse a comma-separated list of methods.
-
-    draft: a draft model is given. costs: pass costs are known; plain decoding is then always included, as the
-    base of speedups. Raises UsageError."""
+    """Parse a comma-separated list of methods. draft: a draft model is given. costs: pass costs are known;
+    plain decoding is then always included, as the base of speedups."""
     named = {part.strip() for part in text.split(",")}
-    methods = [m for m in parse_all(text, settings) if not m.plain or costs or named & {PLAIN, "none"}]
-    if all(m.plain for m in methods) and not named & {PLAIN, "none"}:
+    if not any(named):
         raise UsageError("no method named: give some, e.g. --methods lookup")
+    methods = [m for m in parse_all(text, settings) if not m.plain or costs or named & {PLAIN, "none"}]
     for method in methods:
         if method.needs_draft and not draft:
             raise UsageError(
@@ -252,27 +245,22 @@ class Replay:
         groups: dict[tuple[int, int | str], int] = {}
         out = []
         for i, lane in enumerate(self._lanes):
-            played = [
-                ReplayedRequest(
-                    one,
-                    groups.setdefault((file, one.conversation), len(groups)),
-                    results[i],
-                    None if plain is None else results[plain],
+            played = []
+            for (file, one), results in zip(self._requests, self._played, strict=False):
+                group = groups.setdefault((file, one.conversation), len(groups))
+                played.append(
+                    ReplayedRequest(one, group, results[i], None if plain is None else results[plain])
                 )
-                for (file, one), results in zip(self._requests, self._played, strict=False)
-            ]
             summary = lane.policy.summary
-            out.append(
-                sum_requests(played)
-                | {
-                    "method": lane.method.name,
-                    "drafting": asdict(lane.drafting),
-                    "by_source": {name: asdict(source) for name, source in lane.by_source.items()},
-                    "by_category": by_category(played),
-                    "each": [asdict(one.result) for one in played],
-                    "policy": None if summary is None else summary.as_dict(),
-                }
-            )
+            record = {
+                "method": lane.method.name,
+                "drafting": asdict(lane.drafting),
+                "by_source": {name: asdict(source) for name, source in lane.by_source.items()},
+                "by_category": by_category(played),
+                "each": [asdict(one.result) for one in played],
+                "policy": None if summary is None else summary.as_dict(),
+            }
+            out.append(sum_requests(played) | record)
         return out
 
     def as_dict(self) -> dict[str, Any]:
@@ -291,15 +279,9 @@ class Replay:
                 for trace in self.traces
             ],
             "requests": [
-                {
-                    "file": file,  # in "files"
-                    "id": one.id,
-                    "line": one.line,
-                    "category": one.category,
-                    "n_prompt": len(one.recording.prompt),
-                    "n_tokens": len(one.recording.tokens),
-                }
-                for file, one in self._requests[: self.done]
+                {name: getattr(one, name) for name in ("id", "line", "category")}
+                | {"file": file, "n_prompt": len(one.recording.prompt), "n_tokens": len(one.recording.tokens)}
+                for file, one in self._requests[: self.done]  # file: in "files"
             ],
             "results": self.results(),
         }

@@ -86,10 +86,7 @@ def notes(record: Record) -> Iterator[str]:
         else "Drafters that remember learned from the requests before, of the same file."
     )
     if record["costs"] is None:
-        yield (
-            "This is acceptance, not speed: what a step of the target costs is not in it "
-            "(--cost-curve predicts speeds)."
-        )
+        yield "This is acceptance, not speed (--cost-curve predicts speeds)."
         return
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
     for result in record["results"]:

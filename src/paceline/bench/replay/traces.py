@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,9 @@ NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A request of a file.
+    """A request of a file. id: of the line, or its number, and the turn's number in a conversation.
 
-    id: of the line, or its number, and the turn's number in a conversation.
-    line, session: requests of one line, or of one session that is not "", are one conversation.
-    category: "" if unknown."""
+    Requests of one line, or of one session that is not "", are one conversation."""
 
     id: str
     line: int
@@ -63,8 +60,7 @@ class TraceRequest:
 class Trace:
     """The requests of a file.
 
-    n_vocab, vocab: size and fingerprint of the vocabulary, if known.
-    needed: size of the smallest vocabulary that contains all tokens.
+    n_vocab, vocab: size and fingerprint of the vocabulary, if known. needed: its least size for these tokens.
     unusable: number and reason of the first REPORTED skipped lines. n_unusable: of all."""
 
     path: Path
@@ -80,7 +76,7 @@ class Trace:
         lines."""
         self._agree(line, [one for _, one in turns])
         name = line.get("id", line.get("custom_id"))
-        name = str(number) if not isinstance(name, str | int) else str(name)
+        name = str(name if isinstance(name, str | int) else number)
         known = {key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)}
         self.requests += [TraceRequest(name + suffix, number, one, **known) for suffix, one in turns]
 
@@ -95,8 +91,7 @@ class Trace:
                     "itself, with the model that was recorded"
                 )
             setattr(self, name, value)
-        ids = (max(chain(recording.prompt, recording.tokens)) for recording in recordings)
-        self.needed = max(self.needed, 1 + max(ids, default=-1))
+        self.needed = max([self.needed, *(1 + max(one.prompt + one.tokens) for one in recordings)])
         if self.n_vocab is not None and self.needed > self.n_vocab:
             raise UsageError(
                 f"is of another vocabulary: token {self.needed - 1:,} was recorded, and there are "
@@ -123,12 +118,9 @@ def read(
 ) -> Trace:
     """Read a file of recorded requests.
 
-    n_vocab, vocab: size and fingerprint of the vocabulary, if known.
-    template: messages go through the tokenizer's chat template.
-    limit: maximum number of requests.
-    tick: called with LINE after each line.
-    Raises UsageError for a file without a request, for a vocabulary that differs, for text without a
-    tokenizer, and for a model without a chat template."""
+    n_vocab, vocab: of the model, if known. template: messages go through the tokenizer's chat template.
+    limit: maximum number of requests. tick: called with LINE after each line. Raises UsageError for a file
+    without a request, for a vocabulary that differs, and for text without the tokenizer or template."""
     if template and tokenizer is not None and not tokenizer.has_chat_template:
         raise UsageError("--chat-template: this model has no chat template; leave it out")
     trace = Trace(path, n_vocab=n_vocab, vocab=vocab)
@@ -162,9 +154,8 @@ def read(
 def warnings(trace: Trace, most: int = 5) -> list[str]:
     """Describe the first `most` skipped lines, and count the others."""
     shown = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:most]]
-    if trace.n_unusable > most:
-        shown.append(f"{trace.path}: {trace.n_unusable - most:,} more lines are left out")
-    return shown
+    more = trace.n_unusable - most
+    return [*shown, f"{trace.path}: {more:,} more lines are left out"] if more > 0 else shown
 
 
 class MissingTokenizerError(UsageError):
@@ -188,7 +179,7 @@ def requests_of(
         raise LineError(f"has no request and answer; {FORMS}")
     if tokenizer is None:
         raise MissingTokenizerError(
-            "holds text, and a replay is of tokens: name the model with --tokenizer FILE.gguf "
+            "holds text, and a replay is of tokens: name the model with -m FILE.gguf "
             "(`paceline zoo path target` prints one to try with)"
         )
     turns = _rendered if template and parts[0][0] != RAW else _joined

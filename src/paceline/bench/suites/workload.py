@@ -6,12 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 from paceline.bench.jsonl import LineError, describe, object_of, raw_lines, text_of
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import unknown
 
 Message = tuple[str, str | None]  # role and content
 FOLDER = Path(__file__).parent
@@ -74,10 +75,7 @@ def load(text: str) -> list[Item]:
         elif part in known_suites():
             items = read(FOLDER / f"{part}.jsonl")
         else:
-            choices = ", ".join([*GROUPS, *known_suites()])
-            raise UsageError(
-                f"unknown suite {part!r}: choose from {choices}, or name a file ending in .jsonl"
-            )
+            raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
         for item in items:
             if out.setdefault(item.id, item) is not item:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; name one file alone")
@@ -167,13 +165,8 @@ def interleaved(items: Sequence[Item]) -> Iterator[Item]:
     for item in items:
         category = home.setdefault(item.session, item.category) if item.session else item.category
         by_category.setdefault(category, []).append(item)
-    queues = [_spread(some) for some in by_category.values()]
-    while queues:
-        for queue in list(queues):
-            if (following := next(queue, None)) is None:
-                queues.remove(queue)
-            else:
-                yield following
+    for turn in zip_longest(*map(_spread, by_category.values())):
+        yield from (item for item in turn if item is not None)
 
 
 def _spread(items: Sequence[Item]) -> Iterator[Item]:

@@ -13,6 +13,7 @@ from typing import NoReturn
 from paceline.integrations.export import sglang, vllm
 from paceline.integrations.export.engine_request import EngineRequest as EngineRequest
 from paceline.speculative.errors import MissingExtraError, UsageError
+from paceline.speculative.validation import unknown
 
 ENGINES = {"vllm": vllm.arguments, "sglang": sglang.arguments}
 INSTALL = {"vllm": "pip install vllm==0.33.0", "sglang": "pip install sglang==0.5.23"}
@@ -21,7 +22,7 @@ INSTALL = {"vllm": "pip install vllm==0.33.0", "sglang": "pip install sglang==0.
 def command(engine: str, request: EngineRequest) -> list[str]:
     """Return the command that starts the engine. Raises UsageError if the engine cannot do it losslessly."""
     if engine not in ENGINES:
-        raise UsageError(f"unknown engine {engine!r}: choose from {', '.join(ENGINES)}")
+        raise unknown("engine", engine, ENGINES)
     return ENGINES[engine](request)
 
 

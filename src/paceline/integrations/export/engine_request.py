@@ -13,7 +13,7 @@ from paceline.speculative.errors import UsageError
 # Settings that other engines have anyway.
 ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "width": (1,),
-    "temperature": (0.0,),
+    "draft_temp": (0.0,),
     "verify": ("auto", "token"),
     "policy": ("fixed", "p_min"),
     "cross_vocab": ("off",),

@@ -23,6 +23,7 @@ from paceline.models.headers.gguf_header import (
 )
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
+from paceline.speculative.validation import unknown
 
 VERSION = 3
 BOOL, INT32 = 7, 5  # types of metadata
@@ -125,7 +126,7 @@ def weight_type(name: str) -> Any:
     import gguf
 
     if name.upper() not in WEIGHT_TYPES:
-        raise UsageError(f"unknown weight type {name!r}: use one of {', '.join(WEIGHT_TYPES)}")
+        raise unknown("weight type", name, WEIGHT_TYPES)
     return gguf.GGMLQuantizationType[name.upper()]
 
 

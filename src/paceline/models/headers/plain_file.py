@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.validation import did_you_mean
 from paceline.system.strict_json import parse_json
 
 
@@ -18,7 +20,7 @@ def open_regular_file(path: Path) -> BinaryIO:
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ModelError(f"{path}: {os_error_reason(error)}") from error
+        raise ModelError(f"{path}: {os_error_reason(error)}{similar_files(path)}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise ModelError(f"{path}: is neither a file nor a folder; give the path of a model")
@@ -30,13 +32,20 @@ def require_gguf_path(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
     if not path.exists():
-        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+        raise UsageError(f"{path}: no such file{similar_files(path)}; give the path of a .gguf model")
     if not path.is_file():
         raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
     try:
         path.open("rb").close()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def similar_files(path: Path) -> str:
+    """Return a question with the files beside a missing one that have nearly its name, or ""."""
+    with suppress(OSError, ValueError):  # no such folder either, or a NUL
+        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+    return ""
 
 
 def exists(path: Path) -> bool:

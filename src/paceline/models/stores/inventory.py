@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from paceline.models import zoo
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
@@ -124,6 +125,13 @@ def list_models(
         else:
             models.append(_model(facts, candidates))
     return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
+
+
+def installed_names() -> list[str]:
+    """Return the names of the zoo and of other programs' models, as a user types them. No model is read."""
+    search = FolderSearch()
+    found = (_candidates(store, path, search) for store, path in store_folders(os.environ))
+    return [f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES] + [it.reference for it in chain(*found)]
 
 
 def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from paceline.models.headers.plain_file import similar_files
 from paceline.speculative.errors import UsageError
 
 PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
@@ -129,7 +130,9 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
         reference = _hub(text)
     if reference is None:
         short = text if len(text) <= 100 else f"{text[:100]}..."
-        raise UsageError(f"{short}: no such file, and no name of a model: give {FORMS}")
+        raise UsageError(
+            f"{short}: no such file{similar_files(Path(text))}, and no name of a model: give {FORMS}"
+        )
     return reference
 
 

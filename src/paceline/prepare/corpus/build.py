@@ -20,6 +20,7 @@ import paceline
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from paceline.speculative.validation import unknown
 from paceline.storage import corpora
 from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
 from paceline.system.home import make_private_folder
@@ -55,7 +56,7 @@ def silent(_work: Mapping[str, int]) -> AbstractContextManager[Tick]:
 def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in KINDS:
-            raise UsageError(f"unknown kind {kind!r}: choose from {', '.join(KINDS)}")
+            raise unknown("kind", kind, KINDS)
     return tuple(dict.fromkeys(kinds))
 
 
@@ -214,7 +215,7 @@ def _tokens(content: Content, tokenizer: Tokenizer, check: Callable[[], None]) -
         if strange := [token for token in content if not 0 <= token < n]:
             raise UsageError(
                 f"a log has token {strange[0]:,}, and {tokenizer.path.name} has "
-                f"{n:,}: name the model that the log is of with --tokenizer"
+                f"{n:,}: name the model that the log is of with -m"
             )
         yield content
         return
