@@ -217,10 +217,8 @@ ALONE = "does not draft from texts alone: in vLLM choose from auto, suffix"
     [
         *(({"drafters": [name]}, ALONE) for name in ("model", "lookahead")),
         *(({"drafters": ["datastore"]}, "needs a corpus"), ({"p_min": 1.0}, "from 0 to less than 1")),
-        *(
-            ({"rows": 0}, "at least 1"),
-            ({"depth": 3}, "unknown setting 'depth': choose from corpora, drafters"),
-        ),
+        ({"rows": 0}, "at least 1"),
+        ({"depth": 3}, "unknown setting 'depth': choose from corpora, drafters"),
         ("suffix", "must hold settings"),
     ],
 )
