@@ -89,6 +89,9 @@ def test_calls_are_read_in_every_format(name: str) -> None:
     assert calls(name, WRITTEN[name]) == ("", [W, A])
     assert calls(name, f"Let me see.\n\n{WRITTEN[name]}\n") == ("Let me see.", [W, A])
     assert calls(name, f"{WRITTEN[name]}\nDone. ") == ("\nDone. ", [W, A])
+    stream = ToolCallParser(FORMATS[name], TOOLS, numbers())
+    deltas = [delta for letter in WRITTEN[name] for delta in stream.feed(letter)]
+    assert AssistantMessage.of([*deltas, *stream.finish()]) == read(FORMATS[name], WRITTEN[name])
 
 
 @pytest.mark.parametrize("name", FORMATS)
