@@ -43,7 +43,7 @@ def default_name(target: str) -> str:
 
 def _transformers_path(text: str) -> Path:
     """Resolve hf:NAME to a model's folder, also in the hub's cache, or to hf:FILE for a GGUF file."""
-    from paceline.models.stores.download import folder_in_cache
+    from paceline.models.stores.hub_cache import folder_in_cache
 
     name = text.removeprefix(HF)
     reference = parse(name)
@@ -58,7 +58,7 @@ def local_files(text: str, reference: Reference) -> list[LocalFile]:
 
     Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged.
     """
-    from paceline.models.stores.download import find_cached
+    from paceline.models.stores.hub_cache import find_cached
     from paceline.models.stores.inventory import installed_names
     from paceline.models.stores.ollama_store import find_ollama_model
 
