@@ -91,10 +91,6 @@ def _zoo_file(name: str) -> LocalFile:
     size = path.stat().st_size
     if wheel is None:
         return LocalFile(path, size)
-    if size != wheel.size:
-        raise ModelError(
-            f"{path}: is damaged, or another version ({size:,} bytes, not {wheel.size:,}): {wheel.reinstall}"
-        )
     try:
         found = sha256_of(path)
     except OSError as error:

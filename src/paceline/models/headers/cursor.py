@@ -27,15 +27,12 @@ class Cursor:
         self._buffer = b""
         self._strings = 0
 
-    @property
-    def left(self) -> int:
-        return self.size - self.position
-
     def require_bytes(self, size: int, what: str) -> None:
         """Raise InvalidFile unless the file and the limits have room for `size` more bytes."""
-        if size > self.left:
+        left = self.size - self.position
+        if size > left:
             raise InvalidFile(
-                f"{what} needs {size:,} bytes and the file has {self.left:,} left: it is damaged or was not "
+                f"{what} needs {size:,} bytes and the file has {left:,} left: it is damaged or was not "
                 "downloaded whole, fetch it again"
             )
         if self.position + size > MAX_HEADER_BYTES:
@@ -47,10 +44,6 @@ class Cursor:
         self._fill(size, what)
         start, self.position = self.position, self.position + size
         return self._buffer[start : self.position]
-
-    def skip(self, size: int, what: str) -> None:
-        self._fill(size, what)
-        self.position += size
 
     def u32(self, what: str) -> int:
         return int(U32.unpack(self.take(4, what))[0])

@@ -26,8 +26,8 @@ from paceline.models.stores.reference import (
     LocalFile,
     Reference,
     head_files,
+    is_name_of,
     matching_variants,
-    parse,
     select_variant,
     variants,
 )
@@ -192,8 +192,7 @@ def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
     for model in models:
         for tag in (model.files[0].rpartition("/")[2], model.label):  # the last unambiguous tag wins
             name = f"{repository}:{tag}"
-            with suppress(UsageError):
-                typeable = parse(name, lambda _: False) == Reference(reference.HUB, repository, tag)
-                if typeable and not model.missing and matching_variants(models, tag) == [model]:
-                    names[snapshot / model.files[0]] = name
+            typeable = is_name_of(name, Reference(reference.HUB, repository, tag))
+            if typeable and not model.missing and matching_variants(models, tag) == [model]:
+                names[snapshot / model.files[0]] = name
     return names

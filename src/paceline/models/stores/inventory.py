@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -176,15 +177,13 @@ def _no_model(facts: ModelFacts) -> str:
 def _facts_of(path: Path) -> ModelFacts:
     """Return the facts from the headers, or from the cache if no file has changed. Raises ModelError."""
 
-    def read_anew() -> ModelFacts:
-        return read_model_facts(path, tokens=False)
-
     def dump(facts: ModelFacts) -> dict[str, Any]:
         return asdict(facts) | {"files": [str(file) for file in facts.files]}
 
     def load(data: dict[str, Any]) -> ModelFacts:
         return ModelFacts(**data | {"files": tuple(map(Path, data["files"]))})
 
+    read_anew = partial(read_model_facts, path, tokens=False)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else split_part_paths(path)
         return cached("facts", files, read_anew, dump, load)

@@ -40,12 +40,11 @@ class ModelCandidate:
 
 @dataclass(frozen=True)
 class FolderEntry:
-    """A folder entry, links followed. folder: True for a folder. link: True for a link. id: see file_id."""
+    """A folder entry, links followed. folder: True for a folder. link: True for a link."""
 
     path: Path
     folder: bool
     link: bool
-    id: tuple[int, int]
 
 
 class FolderSearch:
@@ -82,13 +81,11 @@ class FolderSearch:
         except OSError as error:
             if path.suffix.lower() == ".gguf":
                 missing = isinstance(error, FileNotFoundError)
-                self.add_note(
-                    path, "its file is missing" if missing else f"cannot be read ({error.strerror})"
-                )
+                why = "its file is missing" if missing else f"cannot be read ({error.strerror})"
+                self.add_note(path, why)
             return None
-        if not stat.S_ISDIR(value.st_mode) and not stat.S_ISREG(value.st_mode):
-            return None
-        return FolderEntry(path, stat.S_ISDIR(value.st_mode), link, file_id(value))
+        folder = stat.S_ISDIR(value.st_mode)
+        return FolderEntry(path, folder, link) if folder or stat.S_ISREG(value.st_mode) else None
 
     def json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a small JSON file; None, and a note, for anything else."""
@@ -110,26 +107,19 @@ def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
     Linked folders come last, each once; hidden folders are skipped.
     """
     seen: set[tuple[int, int]] = set()
-    with contextlib.suppress(OSError):
-        seen.add(file_id(root.stat()))
-    folders, links = [root], deque[FolderEntry]()
-    while folders or links:
-        if not folders:
-            link = links.popleft()
-            if link.id in seen:
-                continue
-            seen.add(link.id)
-            folders.append(link.path)
+    folders = deque([root])
+    while folders:
         folder = folders.pop()
+        with contextlib.suppress(OSError):  # search.folder makes a note of it
+            id_ = file_id(folder.stat())
+            if id_ in seen:  # links and mounts show a folder twice
+                continue
+            seen.add(id_)
         entries = search.folder(folder, ENDINGS)
-        below = [entry for entry in entries if entry.folder]
         yield from models(folder, [entry for entry in entries if not entry.folder], search)
-        inside = [entry for entry in below if not entry.path.name.startswith((".", *OTHERS))]
-        links.extend(entry for entry in inside if entry.link)
-        # Mounts can show a folder twice.
-        new = [entry for entry in inside if not entry.link and entry.id not in seen]
-        seen.update(entry.id for entry in new)
-        folders += [entry.path for entry in reversed(new)]
+        below = [e for e in entries if e.folder and not e.path.name.startswith((".", *OTHERS))]
+        folders.extendleft(entry.path for entry in below if entry.link)
+        folders.extend(entry.path for entry in reversed(below) if not entry.link)
 
 
 def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> Iterator[Path]:
