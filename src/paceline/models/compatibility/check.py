@@ -94,27 +94,22 @@ def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Co
     """Compare several drafts; the target's vocabulary, slow to build, is built once."""
     ours = ModelVocabulary.of(target)
     for draft in drafts:
-        reasons = list(fitness.reasons(target, draft))
-        same, theirs = False, ModelVocabulary.of(draft)
-        if ours and theirs:
+        reasons, verdict = list(fitness.reasons(target, draft)), COMPATIBLE
+        if ours and (theirs := ModelVocabulary.of(draft)):
             tokens = list(_vocabularies(ours, theirs))
-            same = _same(ours, theirs)
-            mapped = any(reason.weight == MAPPING for reason in tokens)
-            if mapped and all(reason.weight != FATAL for reason in reasons):
-                tokens += _translation(ours, theirs)
-            reasons = tokens + reasons
+            if any(reason.weight == MAPPING for reason in tokens):
+                verdict = MAPPABLE
+                if all(reason.weight != FATAL for reason in reasons):
+                    tokens += _translation(ours, theirs)
+            elif _same(ours, theirs):
+                verdict = SAME
         else:
-            role = "draft" if ours else "target"
-            text = f"the {role} has no tokenizer: tokens cannot be compared"
-            reason = CompatibilityReason("tokenizer", None, None, FATAL, text, "take a file that has one")
-            reasons.insert(0, reason)
-        weights = {reason.weight for reason in reasons}
-        if FATAL in weights:
+            text = f"the {'draft' if ours else 'target'} has no tokenizer: tokens cannot be compared"
+            fix = "take a file that has one"
+            tokens = [CompatibilityReason("tokenizer", None, None, FATAL, text, fix)]
+        reasons = tokens + reasons
+        if any(reason.weight == FATAL for reason in reasons):
             verdict = INCOMPATIBLE
-        elif MAPPING in weights:
-            verdict = MAPPABLE
-        else:
-            verdict = SAME if same else COMPATIBLE
         yield Compatibility(str(target.path), str(draft.path), verdict, tuple(reasons))
 
 

@@ -6,7 +6,7 @@ After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +91,13 @@ def _kind(data: Json, model: Json, arch: str) -> str:
     if name == "Unigram":
         return "UGM"
     # llama.cpp treats Gemma 4 as BPE, though its byte tokens are those of SentencePiece.
-    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in _steps(data):
+    if (
+        model.get("byte_fallback") is True
+        and arch != "gemma4"
+        and "'ByteLevel'" not in str(data.get("pre_tokenizer"))
+    ):
         return "SPM"
     return "BPE"
-
-
-def _steps(data: Json) -> Iterator[Any]:
-    """Yield the types of the pre-tokenizer's steps."""
-    first = data.get("pre_tokenizer")
-    if isinstance(first, dict):
-        inner = first.get("pretokenizers")
-        steps = (first, *(inner if isinstance(inner, list) else ()))
-        yield from (step.get("type") for step in steps if isinstance(step, dict))
 
 
 def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:

@@ -83,6 +83,4 @@ def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
 
 
 def os_error_reason(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot be read ({error.strerror})"
-    return f"cannot be read ({error})"
+    return f"cannot be read ({getattr(error, 'strerror', None) or error})"

@@ -66,23 +66,13 @@ def host() -> str:
     return _endpoint().partition("://")[2] or _endpoint()
 
 
-def _headers() -> dict[str, str]:
-    """Return the HTTP headers of a request, the token included."""
-    from importlib.metadata import version
-
-    from huggingface_hub.utils import build_hf_headers
-
-    return dict(build_hf_headers(library_name="paceline", library_version=version("paceline")))
-
-
 def _listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
     """Return a repository's current revision, and its GGUF files or a draft head's by name."""
     try:
         from huggingface_hub import HfApi  # parses HF_ENDPOINT
 
-        info = HfApi(_endpoint(), headers=_headers()).model_info(
-            name, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
-        )
+        api = HfApi(_endpoint(), library_name="paceline")
+        info = api.model_info(name, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS)
         commit = str(info.sha)
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
@@ -217,7 +207,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils import build_hf_headers, tqdm
 
     with path.open("ab") as file:
         if file.tell() > remote.size:
@@ -230,7 +220,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 url,
                 cast("BinaryIO", growing),
                 resume_size=done,
-                headers=_headers(),
+                headers=build_hf_headers(library_name="paceline"),
                 expected_size=remote.size,
                 displayed_filename=remote.name,
                 tqdm_class=partial(tqdm, disable=True),  # `watch` reports the progress

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,27 +105,23 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
         return None
     try:
         layers = _layers(root, manifest, search)
-        models = layers.get("model", [])
-        if "adapter" in layers:
-            search.add_note(reference, "has an adapter, which would be left out: merge it into the weights")
-            return None
-        if len(models) != 1:
-            why = f"has {len(models)} GGUF files on this machine; only Ollama can run it"
-            search.add_note(reference, why)
-            return None
-        digest, size = models[0]
     except (ValueError, TypeError, KeyError, AttributeError):
         search.add_note(path, "is damaged; pull it again with Ollama")
         return None
-    blob = root / "blobs" / f"sha256-{digest}"
-    try:
-        complete = blob.stat().st_size == size
-    except OSError:
-        complete = False
-    if not complete:
-        search.add_note(reference, f"its file is not complete; ollama pull {name}")
-        return None
-    return LocalFile(blob, size, digest, note=NO_IMAGES if "projector" in layers else "")
+    models = layers.get("model", [])
+    if "adapter" in layers:
+        why = "has an adapter, which would be left out: merge it into the weights"
+    elif len(models) != 1:
+        why = f"has {len(models)} GGUF files on this machine; only Ollama can run it"
+    else:
+        digest, size = models[0]
+        blob = root / "blobs" / f"sha256-{digest}"
+        with suppress(OSError):
+            if blob.stat().st_size == size:
+                return LocalFile(blob, size, digest, note=NO_IMAGES if "projector" in layers else "")
+        why = f"its file is not complete; ollama pull {name}"
+    search.add_note(reference, why)
+    return None
 
 
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
