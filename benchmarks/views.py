@@ -15,7 +15,8 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, generate_answers, search, short_items
+from paceline.prepare.variants import generate_answers, short_items
+from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, search
 
 
 def main() -> None:

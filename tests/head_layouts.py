@@ -60,8 +60,8 @@ class ReferenceTarget(ToyTarget):
 
     def output_head(self) -> OutputHead:
         target = self._reference.target
-        name = "lm_head.weight" if "lm_head.weight" in target else "model.embed_tokens.weight"
-        return OutputHead(None, 0.0, target[name])
+        found = [target[name] for name in ("lm_head.weight", "model.embed_tokens.weight") if name in target]
+        return OutputHead(None, 0.0, found[0]) if found else super().output_head()
 
 
 def reference_names(*kinds: str) -> list[str]:

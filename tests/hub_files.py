@@ -10,14 +10,8 @@ from typing import Any
 from gguf_files import byte_tokens
 
 CONFIG = {
-    "model_type": "qwen2",
-    "max_position_embeddings": 32768,
-    "num_hidden_layers": 24,
-    "hidden_size": 896,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "vocab_size": 262,
-    "torch_dtype": "bfloat16",
+    **{"model_type": "qwen2", "torch_dtype": "bfloat16", "vocab_size": 262, "max_position_embeddings": 32768},
+    **{"num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2},
 }
 
 

@@ -20,31 +20,13 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def epyc(root: Path) -> Path:
-    """Write a tree with two sockets of 8 cores, two threads a core and four NUMA nodes (Linux 6.8)."""
-    files = {
-        f"{CPU}/online": "0-31",
-        "proc/self/cgroup": "0::/user.slice",
-        "proc/loadavg": "0.10 0.2 0.3 1/9 7",
-    }
+    """Write a tree with two sockets of 8 cores and two threads a core (Linux 6.8)."""
+    files = {f"{CPU}/online": "0-31", "proc/self/cgroup": "0::/user.slice"}
     for n in range(32):
-        core = n % 16
-        near = core // 4 * 4
-        files |= {
-            f"{CPU}/cpu{n}/topology/thread_siblings_list": f"{core},{core + 16}",
-            f"{CPU}/cpu{n}/topology/physical_package_id": f"{core // 8}",
-            f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance",
-            f"{CPU}/cpu{n}/cache/index3/size": "32768K",
-            f"{CPU}/cpu{n}/cache/index3/shared_cpu_list": f"{near}-{near + 3},{near + 16}-{near + 19}",
-        }
-    for node in range(4):
-        folder, first = f"sys/devices/system/node/node{node}", 4 * node
-        files[f"{folder}/cpulist"] = f"{first}-{first + 3},{first + 16}-{first + 19}"
-        files[f"{folder}/meminfo"] = f"Node {node} MemTotal:       65536000 kB\nNode {node} MemFree:  1 kB"
+        files[f"{CPU}/cpu{n}/topology/thread_siblings_list"] = f"{n % 16},{n % 16 + 16}"
+        files[f"{CPU}/cpu{n}/topology/physical_package_id"] = f"{n % 16 // 8}"
     files["proc/cpuinfo"] = "\n\n".join(f"processor\t: {n}\nflags\t\t: {X86}" for n in range(32))
     files["proc/self/mountinfo"] = V2.format(root="/")
-    files["sys/kernel/mm/transparent_hugepage/enabled"] = "[always] madvise never"
-    files["sys/kernel/mm/transparent_hugepage/defrag"] = "always defer defer+madvise [madvise] never"
-    files["proc/meminfo"] = "MemTotal: 262144000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB"
     return write(root, files)
 
 
@@ -66,23 +48,17 @@ def laptop(root: Path) -> Path:
         siblings = f"{n // 2 * 2}-{n // 2 * 2 + 1}" if n < 8 else f"{n}"
         files[f"{CPU}/cpu{n}/topology/thread_siblings_list"] = siblings
         files[f"{CPU}/cpu{n}/topology/physical_package_id"] = "0"
-        files[f"{CPU}/cpu{n}/cpufreq/scaling_governor"] = "powersave"
-        files[f"{CPU}/cpu{n}/cpufreq/cpuinfo_max_freq"] = "4700000" if n < 8 else "3400000"
     return write(root, files)
 
 
 def board(root: Path) -> Path:
-    """Arm big.LITTLE: four slow cores, then four fast ones that differ a little; Linux 6.1."""
-    files = {
-        f"{CPU}/online": "0-7",
-        "proc/cpuinfo": "\n".join(
-            f"processor : {n}\nFeatures : fp asimd evtstrm aes fphp asimdhp asimddp" for n in range(8)
-        ),
-    }
+    """Write a tree of an Arm board with eight cores; Linux 6.1."""
+    features = "fp asimd evtstrm aes fphp asimdhp asimddp"
+    cpus = "\n".join(f"processor : {n}\nFeatures : {features}" for n in range(8))
+    files = {f"{CPU}/online": "0-7", "proc/cpuinfo": cpus}
     for n in range(8):
         files[f"{CPU}/cpu{n}/topology/thread_siblings_list"] = f"{n}"
         files[f"{CPU}/cpu{n}/topology/physical_package_id"] = "-1"
-        files[f"{CPU}/cpu{n}/cpu_capacity"] = ("530", "1024", "1003")[(n >= 4) + (n >= 6)]
     return write(root, files)
 
 
@@ -123,16 +99,10 @@ def broken(root: Path) -> Path:
     files = {
         f"{CPU}/online": "no list",
         f"{CPU}/cpu0/topology/thread_siblings_list": "0-99999999999",
-        f"{CPU}/cpu0/cpu_capacity": "fast",
         f"{CPU}/cpu1/topology/thread_siblings_list": "",
-        "sys/devices/system/node/node0/cpulist": "7-3",
-        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: much kB",
-        "sys/kernel/mm/transparent_hugepage/enabled": "always",
         "proc/self/cgroup": "0::/../outside\n1:cpu:/x",
         "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2\nnonsense - \n",
         "proc/cpuinfo": "\0\0",
-        "proc/meminfo": "HugePages_Total:\nHugepagesize: x kB",
-        "proc/loadavg": "busy",
         "sys/class/drm/card0/device/vendor": "0x1002",
         "sys/class/drm/card0/device/mem_info_vram_total": "-",
     }

@@ -15,26 +15,16 @@ BYTES = [char.encode() for char in BYTE_LEVEL]
 WORDS = [b"w%d" % i for i in range(100)]
 TEXTS = (*BYTES, *WORDS, b"<|end|>")
 END = len(TEXTS) - 1
+SPECIAL = {"bos": END, "eos": END}
 TOKENIZER = TokenizerFacts(
-    "BPE",
-    "qwen2",
-    TEXTS,
-    types=(1,) * END + (3,),
-    special={"bos": END, "eos": END},
-    ends=frozenset({END}),
-    add_bos=False,
+    "BPE", "qwen2", TEXTS, types=(1,) * END + (3,), special=SPECIAL, ends=frozenset({END}), add_bos=False
 )
 
 
 def model(name: str = "target", tokenizer: TokenizerFacts | None = TOKENIZER, **said: Any) -> ModelFacts:
-    known: dict[str, Any] = {
-        "parameters": 7_000_000_000 if name == "target" else 500_000_000,
-        "n_ctx": 32_768,
-    } | said
-    files = (Path(f"{name}.gguf"),)
-    return ModelFacts(
-        **({"files": files, "format": "gguf", "name": name, "arch": "qwen2"} | known), tokenizer=tokenizer
-    )
+    known: dict[str, Any] = {"files": (Path(f"{name}.gguf"),), "format": "gguf", "arch": "qwen2"}
+    known |= {"parameters": 7_000_000_000 if name == "target" else 500_000_000, "n_ctx": 32_768}
+    return ModelFacts(**(known | {"name": name} | said), tokenizer=tokenizer)
 
 
 def check(

@@ -16,15 +16,8 @@ from paceline.server.page import HEADERS, assets
 Part = tuple[str, str]  # text, source
 
 LIVE: dict[str, Any] = {
-    "model": "smollm2",
-    "engine": "llama.cpp",
-    "running": 2,
-    "sessions": 8,
-    "waiting": 3,
-    "queue": 64,
-    "tokens_per_second": 31.2,
-    "plain_tokens_per_second": 22.0,
-    "plain_tokens_per_second_each": 22.0,
+    **{"model": "smollm2", "engine": "llama.cpp", "running": 2, "sessions": 8, "waiting": 3, "queue": 64},
+    **{"tokens_per_second": 31.2, "plain_tokens_per_second": 22.0, "plain_tokens_per_second_each": 22.0},
     "acceptance": [0.81, 0.66, 0.52, 0.4],
     "drafted": {"lookup": 1230, "suffix": 410, "draft": 96},
     "accepted": {"lookup": 880, "suffix": 205, "draft": 71},
@@ -33,14 +26,8 @@ LIVE: dict[str, Any] = {
     "uptime": 7384.5,
 }
 TIMINGS = {
-    "prompt_n": 34,
-    "prompt_ms": 212.0,
-    "prompt_per_second": 160.4,
-    "predicted_n": 128,
-    "predicted_ms": 4096.0,
-    "predicted_per_second": 31.25,
-    "draft_n": 96,
-    "draft_n_accepted": 71,
+    **{"prompt_n": 34, "prompt_ms": 212.0, "prompt_per_second": 160.4, "draft_n": 96, "draft_n_accepted": 71},
+    **{"predicted_n": 128, "predicted_ms": 4096.0, "predicted_per_second": 31.25},
 }
 
 

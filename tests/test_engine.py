@@ -140,7 +140,8 @@ FORKED = """
     import paceline
 
     def main(models, threads):
-        llm = paceline.load(models + "/target.gguf", models + "/draft.gguf", threads=int(threads), sessions=2,
+        llm = paceline.load(models + "/target.gguf", models + "/draft.gguf", "lookup,model",
+                            threads=int(threads), sessions=2,
                             flash_attention=False)
         stream = llm.stream([1, 2], max_tokens=90, ignore_eos=True)
         next(stream)

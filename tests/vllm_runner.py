@@ -22,12 +22,10 @@ def vllm_config(
     tokenizer: str = "",
 ) -> Any:
     """Return the parts of a VllmConfig that the class reads."""
-    model = SimpleNamespace(
-        max_model_len=n_ctx, get_vocab_size=lambda: n_vocab, model=tokenizer, tokenizer=tokenizer
-    )
+    names = {"model": tokenizer, "tokenizer": tokenizer}
     return SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=n_draft),
-        model_config=model,
+        model_config=SimpleNamespace(max_model_len=n_ctx, get_vocab_size=lambda: n_vocab, **names),
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
         additional_config={} if paceline is None else {"paceline": paceline},
     )
@@ -68,19 +66,15 @@ class Runner:
         self.batch.append(request)
         return request
 
-    def remove(self, request: Served) -> None:
-        """Move the last row to the empty one and leave its old contents, as vLLM's `condense` does."""
-        row = self.batch.index(request)
-        self.batch[row] = self.batch[-1]
-        self.batch.pop()
-
     def swap(self, i: int, j: int) -> None:
         self.batch[i], self.batch[j] = self.batch[j], self.batch[i]
 
     def leave(self) -> None:
-        """Remove ended requests from the batch."""
+        """Remove ended requests. The last row moves to the empty one and keeps its old contents, as in vLLM's
+        `condense`."""
         for request in [one for one in self.batch if one.ended]:
-            self.remove(request)
+            self.batch[self.batch.index(request)] = self.batch[-1]
+            self.batch.pop()
 
     def step(self) -> list[list[int]]:
         """Run one pass over the batch and return the drafts for the next one."""

@@ -37,8 +37,8 @@ from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.vocabulary import Vocab
-from paceline.storage import views
 from paceline.storage.corpora import find_corpus, open_corpus
+from paceline.storage.variants import load_view
 from paceline.system.home import expand_user
 from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.sample import SAMPLE_TEXT
@@ -165,7 +165,7 @@ def resolve_view(reference: PathLike, target: Backend, warn: Warn = lambda _: No
         )
     view = parse_view(reference, target.layers)
     if view is None:
-        cached = views.load_view(target.identity()["model"], warn)
+        cached = load_view(target.identity()["model"], warn)
         if cached is None and isinstance(target, SearchesViews) and target.caps.rollback == "free":
             raise UsageError(
                 f"{reference}: no view of {target.path} is stored: paceline views search -m MODEL finds one"

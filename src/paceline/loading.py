@@ -35,8 +35,8 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
-from paceline.storage.lossy import load_recommendation
 from paceline.storage.remembered import AnswerHistory, project_of
+from paceline.storage.variants import load_recommendation
 from paceline.system.home import to_stderr
 from paceline.vocab.shared import check_shared
 

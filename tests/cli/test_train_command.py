@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from paceline.drafter_table import DRAFTERS
 from paceline.prepare.training.plan import make_plan
 from paceline.speculative.errors import UsageError
 from paceline.system.locks import run_lock
+from training_answers import number_prompts
 
 pytest.importorskip("torch")
 
@@ -29,9 +29,7 @@ QUICK = ("--epochs", "2", "--batch-tokens", "256", "--depth", "2", "--sessions",
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"{7919 * k % 99991}"}) + "\n" for k in range(40)))
-    return file
+    return number_prompts(tmp_path / "prompts.jsonl", 40)
 
 
 def test_a_trained_head_drafts(capsys: Capture, data: Path, tmp_path: Path) -> None:

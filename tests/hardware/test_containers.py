@@ -12,15 +12,12 @@ from paceline.hardware.files import SystemFiles
 def test_the_quota_of_a_group_that_holds_ours_counts(tmp_path: Path) -> None:
     files = SystemFiles(trees.container(tmp_path))
     limits = read(files)
-    assert (limits.known, limits.cpus) == (True, 1.5)
-    assert limits.memory == 2 << 30
-    assert limits.cpuset == frozenset(range(8))
-    assert files.read_errors == []
+    assert (limits.known, limits.cpus, limits.memory) == (True, 1.5, 2 << 30)
+    assert (limits.cpuset, files.read_errors) == (frozenset(range(8)), [])
 
 
 def test_a_container_that_sees_its_own_group_only(tmp_path: Path) -> None:
-    files = SystemFiles(trees.docker(tmp_path))
-    limits = read(files)
+    limits = read(SystemFiles(trees.docker(tmp_path)))
     assert (limits.cpus, limits.memory, limits.cpuset) == (2.5, None, frozenset({1, 2}))
 
 

@@ -65,13 +65,7 @@ def test_one_that_is_lost_is_told(tmp_path: Path) -> None:
 
 
 def test_an_amd_card_tells_its_memory(tmp_path: Path) -> None:
-    card = "sys/class/drm/card1/device"
-    said = {
-        f"{card}/vendor": "0x1002",
-        f"{card}/product_name": "Radeon Test",
-        f"{card}/mem_info_vram_total": "1000",
-        f"{card}/mem_info_vram_used": "400",
-    }
-    assert read(SystemFiles(trees.write(tmp_path, said)), Nvml(), "Linux") == (
-        Gpu("AMD", "Radeon Test", 1000, 600),
-    )
+    known = {"vendor": "0x1002", "product_name": "Radeon Test"}
+    known |= {"mem_info_vram_total": "1000", "mem_info_vram_used": "400"}
+    root = trees.write(tmp_path, {f"sys/class/drm/card1/device/{name}": text for name, text in known.items()})
+    assert read(SystemFiles(root), Nvml(), "Linux") == (Gpu("AMD", "Radeon Test", 1000, 600),)

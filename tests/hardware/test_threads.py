@@ -35,16 +35,13 @@ def test_a_quota_is_rounded_down_to_at_least_one(tmp_path: Path, quota: float, e
     assert advised(root).threads == expected
 
 
-CPUS = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from((PERFORMANCE, EFFICIENCY))), min_size=1, max_size=20
-)
+CORES = st.tuples(st.integers(0, 9), st.sampled_from((PERFORMANCE, EFFICIENCY)))
 
 
-@given(CPUS, st.one_of(st.none(), st.floats(0.01, 50)))
+@given(st.lists(CORES, min_size=1, max_size=20), st.none() | st.floats(0.01, 50))
 def test_there_is_a_core_and_time_for_every_thread(cpus: list[tuple[int, str]], quota: float | None) -> None:
-    found = Cores(
-        tuple(Cpu(n, core, kind=kind) for n, (core, kind) in enumerate(cpus)), frozenset(range(len(cpus)))
-    )
+    known = tuple(Cpu(n, core, kind=kind) for n, (core, kind) in enumerate(cpus))
+    found = Cores(known, frozenset(range(len(cpus))))
     advice = advise(found, Limits(cpus=quota))
     assert 1 <= advice.threads <= found.physical
     assert advice.threads <= max(1, quota or 1e9)

@@ -17,9 +17,8 @@ from head_layouts import load_reference, write_layout
 from paceline.backends.toy import ToyTarget
 from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter, open_head
-from paceline.heads.files import CONFIG, WEIGHTS, read_head
+from paceline.heads.files import CONFIG, WEIGHTS, read_head, write_head
 from paceline.heads.target import HeadTarget, sample_tokens
-from paceline.heads.writing import write_head
 from paceline.speculative.errors import ModelError, UsageError
 from tiny_heads import tiny_config, tiny_files, tiny_weights, toy
 

@@ -25,11 +25,9 @@ from paceline.drafters.parts import DrafterInputs
 from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.entries import Entries
-from paceline.heads.exit_session import KangarooSession
-from paceline.heads.exit_target import ExitTarget
+from paceline.heads.exit_target import ExitTarget, KangarooSession
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.heads.files import read_head
-from paceline.heads.writing import write_head
+from paceline.heads.files import read_head, write_head
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start_request

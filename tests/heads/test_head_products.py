@@ -19,9 +19,9 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafter_factory import open_head
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Linear, MakeLinear, Stacked
+from paceline.heads.files import write_head
 from paceline.heads.session import open_session
 from paceline.heads.target import KINDS, HeadTarget, sample_tokens
-from paceline.heads.writing import write_head
 from paceline.speculative.tree import ROOT, DraftTree
 
 HIDDEN, VOCAB, DEPTH = 96, 300, 3

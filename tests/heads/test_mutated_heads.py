@@ -34,9 +34,8 @@ from paceline.drafter_table import HEADS
 from paceline.drafters.none import NoDrafter
 from paceline.heads.confidence import NAMES, Confidence
 from paceline.heads.config import ExitFacts
-from paceline.heads.files import CONFIG, read_safetensors
+from paceline.heads.files import CONFIG, read_safetensors, write_head
 from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request
@@ -46,28 +45,8 @@ from tiny_heads import tiny_config, tiny_weights, toy
 
 V, SEED, SAMPLE_SIZE, PROMPT = 6, 7, 50, [1, 2, 3, 1, 2]
 RAW = {"@huge": "1" * 400, "@inf": "1e999", "@nan": "NaN", "@deep": "[" * 100_000 + "]" * 100_000}
-BAD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2,
-    3,
-    7,
-    10**12,
-    1.5,
-    -1e300,
-    "x",
-    "",
-    "\ud800",
-    "a\0b",
-    [],
-    {},
-    [[]],
-    [-9],
-    *RAW,
-)
+NUMBERS = (-1, 0, 1, 2, 3, 7, 10**12, 1.5, -1e300)
+BAD: tuple[Any, ...] = (None, True, *NUMBERS, "x", "", "\ud800", "a\0b", [], {}, [[]], [-9], *RAW)
 Mutation = Callable[[Path], object]
 
 

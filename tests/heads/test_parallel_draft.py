@@ -77,14 +77,8 @@ def test_the_distribution_is_plain_samplings(temperature: float) -> None:
 
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     target = {"name": "another", "model": "", "layers": 1, "hidden": 8, "vocab": 99}
-    config = {
-        "paceline_head": "pard",
-        "version": 1,
-        "target": target,
-        "draft": "d",
-        "mask_token_id": 3,
-        "depth": 4,
-    }
+    config = {"paceline_head": "pard", "version": 1, "draft": "d", "mask_token_id": 3, "depth": 4}
+    config |= {"target": target}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="is a draft for another"):
         paceline.load("toy:", tmp_path, "pard")

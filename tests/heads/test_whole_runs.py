@@ -20,8 +20,8 @@ from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
 from paceline.heads.confidence import Confidence
 from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
+from paceline.heads.files import write_head
 from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
 from tiny_heads import tiny_config, tiny_weights
 
 KINDS = ("eagle3", "block", "medusa", "eagle", "exits", "kangaroo")
@@ -118,19 +118,10 @@ def test_a_bench_measures_heads(
             Confidence(str(small), engine.identity()["model"], (0.1,) * 7).write(draft, {})
     suite = tmp_path / "suite.jsonl"
     suite.write_text(json.dumps({"id": "a", "category": "b", "prompt": PROMPTS[2], "max_tokens": 12}))
-    given = (
-        "--methods",
-        f"plain,{drafter}:p_min=0",
-        "--suite",
-        suite,
-        "--items",
-        "1",
-        "-t",
-        "1",
-        "-c",
-        "256",
+    given = ("--methods", f"plain,{drafter}:p_min=0", "--suite", suite, "-t", "1", "-c", "256")
+    done = command(
+        capsys, "bench", "-m", file, "-md", draft, *given, "--items", "1", "--no-history", "--json"
     )
-    done = command(capsys, "bench", "-m", file, "-md", draft, *given, "--no-history", "--json")
     found = {result["system"]: result for result in done.json["results"]}[f"{drafter}:p_min=0"]
     assert (done.code, found["lossless"]) == (0, True)
     assert found["acceptance_length"] >= 1.0
@@ -179,15 +170,7 @@ def test_drafts_of_heads_are_certified(
     text.write_text("ab ab ab ab\nhello hello\n")
     exact = ("--cache-type", "f32", "-fa", "off")  # such short texts cannot tell more rounding from errors
     small = ("--samples", "100", "--contexts", "2", "--sequences", "3", "-n", "12")
-    models = (
-        "-m",
-        file,
-        "-md",
-        heads[HEAD_OF.get(drafter, drafter)],
-        "--draft",
-        drafter,
-        "--policy",
-        "fixed",
-    )
+    head = heads[HEAD_OF.get(drafter, drafter)]
+    models = ("-m", file, "-md", head, "--draft", drafter, "--policy", "fixed")
     done = command(capsys, "certify", *models, *temperature, "--prompts", text, *exact, *small, "--json")
     assert (done.code, done.json["certified"]) == (0, True), done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,14 +36,11 @@ def ids(*prompts: list[int]) -> Any:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"eos_token_id": None},
-        {},
-        {"repetition_penalty": 1.3, "eos_token_id": None},
-        {"no_repeat_ngram_size": 2, "eos_token_id": None},
-        {"min_new_tokens": 30, "suppress_tokens": [7, 8]},
+        {"eos_token_id": None}, {}, {"repetition_penalty": 1.3, "eos_token_id": None},
+        {"no_repeat_ngram_size": 2, "eos_token_id": None}, {"min_new_tokens": 30, "suppress_tokens": [7, 8]},
         {"eos_token_id": [1, 20]},
     ],
-)
+)  # fmt: skip
 def test_greedy_text_is_that_of_generate(model: Any, drafters: Any, settings: dict[str, Any]) -> None:
     given = USUAL | settings
     expected = model.generate(ids(PROMPT), **given)
@@ -56,14 +54,8 @@ def test_a_draft_model_drafts(model: Any) -> None:
     expected = model.generate(ids(PROMPT), **given)
     passes = []
     handle = model.register_forward_pre_hook(lambda *_: passes.append(1))
-    drafted = model.generate(
-        ids(PROMPT),
-        custom_generate=hf_generate,
-        drafters=("model",),
-        draft_model=model_of("llama").to(DEVICE),
-        drafting={"p_min": 0.0},
-        **given,
-    )
+    given |= {"drafters": ("model",), "draft_model": model_of("llama").to(DEVICE), "drafting": {"p_min": 0.0}}
+    drafted = model.generate(ids(PROMPT), custom_generate=hf_generate, **given)
     handle.remove()
     assert drafted.tolist() == expected.tolist()
     assert len(passes) < 10  # it is the model itself, and always right
@@ -122,21 +114,12 @@ def test_stop_strings_end_a_text_where_they_end_generates(model: Any) -> None:
 
 
 def test_a_streamer_is_told_everything_once(model: Any) -> None:
-    class Streamer:
-        def __init__(self) -> None:
-            self.said: list[int] = []
-            self.ended = False
-
-        def put(self, tokens: Any) -> None:
-            self.said += tokens.flatten().tolist()
-
-        def end(self) -> None:
-            self.ended = True
-
-    streamer = Streamer()
+    tokens = list[Any]()
+    streamer = SimpleNamespace(
+        put=lambda more: tokens.extend(more.flatten().tolist()), end=lambda: tokens.append("end")
+    )
     out = model.generate(ids(PROMPT), custom_generate=hf_generate, stream_to=streamer, **USUAL)
-    assert streamer.said == out[0].tolist()
-    assert streamer.ended
+    assert tokens == [*out[0].tolist(), "end"]
 
 
 @pytest.mark.parametrize(
@@ -153,10 +136,10 @@ def test_what_only_transformers_does_is_refused(model: Any, settings: Any, reaso
 
 
 def test_what_is_kept_with_a_model_goes_with_it() -> None:
-    model = model_of("qwen3").to(DEVICE)
-    model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)
-    first = model.__dict__[MODEL_ATTRIBUTE]
-    model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)
+    model, first = model_of("qwen3").to(DEVICE), None
+    for _ in range(2):
+        model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)
+        first = first or model.__dict__[MODEL_ATTRIBUTE]
     assert model.__dict__[MODEL_ATTRIBUTE] is first
     gone = weakref.ref(model)
     del model, first

@@ -54,14 +54,9 @@ def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
         runner.run()
         print(request.accepted > 10)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    folder = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"True\n", b"")
 
 
 def test_rows_that_move_join_leave_and_are_replaced_draft_as_each_would_alone() -> None:
@@ -214,13 +209,14 @@ def test_a_corpus_is_drafted_from_with_its_tokenizer_alone(
     assert request.accepted > len(request.answer) // 2
 
 
+ALONE = "does not draft from texts alone: in vLLM choose from auto, suffix"
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"drafters": ["model"]}, "does not draft from texts alone: in vLLM choose from auto, suffix"),
-        ({"drafters": ["lookahead"]}, "does not draft from texts alone"),
-        ({"drafters": ["datastore"]}, "needs a corpus"),
-        ({"p_min": 1.0}, "from 0 to less than 1"),
+        *(({"drafters": [name]}, ALONE) for name in ("model", "lookahead")),
+        *(({"drafters": ["datastore"]}, "needs a corpus"), ({"p_min": 1.0}, "from 0 to less than 1")),
         ({"rows": 0}, "at least 1"),
         ({"depth": 3}, "unknown setting 'depth': choose from corpora, drafters"),
         ("suffix", "must hold settings"),

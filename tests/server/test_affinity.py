@@ -13,12 +13,8 @@ from paceline.server import affinity
 from paceline.server.affinity import CHATS, MAX_BODY_BYTES, SessionAffinityMiddleware
 from paceline.server.security import Message, Receive, Send
 
-TURNS = [
-    {"role": "system", "content": "be short"},
-    {"role": "user", "content": "hello"},
-    {"role": "assistant", "content": "hi"},
-    {"role": "user", "content": "and now?"},
-]
+SAID = {"system": "be short", "user": "hello", "assistant": "hi"}
+TURNS = [{"role": role, "content": content} for role, content in (*SAID.items(), ("user", "and now?"))]
 
 
 def through(body: bytes, *, path: str = CHATS, pieces: int = 1, **headers: str) -> tuple[list[str], bytes]:
@@ -60,22 +56,14 @@ def test_every_turn_of_a_chat_has_the_session_of_its_first_in_however_many_piece
     assert first == later
     assert body == chat(TURNS[:2])
     assert whole == chat(TURNS, temperature=0.5)
+    assert through(chat(TURNS), x_session_id="mine")[0] == ["mine"]  # the client's own
 
 
 def test_another_beginning_or_another_key_is_another_session() -> None:
     other = [TURNS[0], {"role": "user", "content": "good morning"}]
-    ids = [
-        through(chat(TURNS))[0],
-        through(chat(other))[0],
-        through(chat(TURNS), authorization="Bearer a")[0],
-        through(chat(TURNS), authorization="Bearer b")[0],
-        through(chat(TURNS), x_api_key="b")[0],
-    ]
+    keys: list[dict[str, Any]] = [{}, {"x_api_key": "b"}, *({"authorization": f"Bearer {c}"} for c in "ab")]
+    ids = [through(chat(other))[0], *(through(chat(TURNS), **key)[0] for key in keys)]
     assert len({tuple(one) for one in ids}) == len(ids)
-
-
-def test_a_client_s_own_session_id_is_kept() -> None:
-    assert through(chat(TURNS), x_session_id="mine")[0] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -83,15 +71,12 @@ def test_a_client_s_own_session_id_is_kept() -> None:
     [
         *(b"", b"[]", b"\xff\xfe", b"[" * 100_000, chat(None), chat("text"), chat([1])),
         *(chat([{"content": "nobody"}]), chat([{"role": "system", "content": "nobody asks"}])),
+        chat([{"role": "user", "content": "x" * (MAX_BODY_BYTES + 1)}]),
     ],
+    ids=lambda body: repr(body[:40]),
 )
-def test_what_is_no_chat_goes_on_as_it_is_without_a_session(body: bytes) -> None:
-    assert through(body) == ([], body)
-
-
-def test_a_body_that_is_too_large_goes_on_whole_without_a_session() -> None:
-    body = chat([{"role": "user", "content": "x" * (MAX_BODY_BYTES + 1)}])
-    assert through(body, pieces=9) == ([], body)
+def test_body_that_is_no_chat_or_too_large_goes_on_unchanged_without_a_session(body: bytes) -> None:
+    assert through(body) == through(body, pieces=9) == ([], body)
 
 
 def test_a_body_that_stalls_does_not_delay_a_request_beyond_the_timeout(

@@ -82,10 +82,8 @@ def _status(url: str) -> int:
 @pytest.mark.parametrize(
     ("soft", "hard", "most", "set_to"),
     [
-        (256, 4096, 1024, 1152),  # more is to be had
-        (256, 512, 384, 512),  # not enough
-        (4096, 4096, 1024, None),
-        (100, 100, 16, None),
+        *((256, 4096, 1024, 1152), (256, 512, 384, 512)),  # more is to be had; not enough
+        *((4096, 4096, 1024, None), (100, 100, 16, None)),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 1024, None),
     ],
 )
@@ -105,9 +103,8 @@ def test_connections_are_as_many_as_there_are_files_for(
         ([], ["6.6.6.6"], "127.0.0.1"),
         (["10.0.0.1"], ["6.6.6.6"], "127.0.0.1"),
         (["127.0.0.1"], [], "127.0.0.1"),
-        (["127.0.0.1"], ["6.6.6.6"], "6.6.6.6"),
+        *((["127.0.0.1"], [*more, "6.6.6.6"], "6.6.6.6") for more in ([], ["1.1.1.1"])),
         (["127.0.0.1"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
-        (["127.0.0.1"], ["1.1.1.1", "6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1", "10.0.0.1"], ["1.1.1.1, 6.6.6.6, 10.0.0.1"], "6.6.6.6"),
         (["127.0.0.0/8"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
         (["127.0.0.1"], ["::1"], "::1"),
@@ -124,9 +121,7 @@ def test_a_client_is_named_by_a_trusted_proxy_alone(
             paceline.load("toy:", drafters="lookup") as llm,
             serving(llm, rules=SecurityRules(proxies=proxies)) as up,
         ):
-            httpx2.get(
-                f"{up.url}/health", headers=[("x-forwarded-for", header) for header in headers], timeout=LONG
-            )
+            up.get("/health", headers=[("x-forwarded-for", header) for header in headers])
     finally:
         log.removeHandler(caplog.handler)
     assert f" client={client} " in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,15 +46,19 @@ def toy() -> Iterator[Served]:
         yield up
 
 
+def openai_client(server: Served, key: str = "none", retries: int = 0) -> OpenAI:
+    return OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=retries, timeout=LONG)
+
+
 @pytest.fixture
 def client(served: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=LONG) as made:
+    with openai_client(served) as made:
         yield made
 
 
 @pytest.fixture
 def digits(toy: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=LONG) as made:
+    with openai_client(toy) as made:
         yield made
 
 
@@ -165,12 +170,12 @@ def test_keys_are_asked_for(toy: Served) -> None:
     with serving(toy.service.llm, rules=SecurityRules(keys=("sesame", "open"))) as up:
         for key in ("wrong", "sesam", "sesame "):
             with (
-                OpenAI(base_url=f"{up.url}/v1", api_key=key.strip() + "!", max_retries=0) as stranger,
+                openai_client(up, key.strip() + "!") as stranger,
                 pytest.raises(openai.AuthenticationError, match="a key is needed"),
             ):
                 stranger.models.list()
         for key in ("sesame", "open"):
-            with OpenAI(base_url=f"{up.url}/v1", api_key=key, max_retries=0) as friend:
+            with openai_client(up, key) as friend:
                 assert [model.id for model in friend.models.list()] == ["small"]
         assert up.get("/health").status_code == 200
         assert up.get("/metrics").status_code == up.get("/live").status_code == 401
@@ -183,16 +188,12 @@ def gate(toy: Served, monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(target)
 
 
-def refused(up: Served, status: int) -> bool:
-    return f'requests_refused_total{{status="{status}"}} 1.0'.encode() in up.service.metrics.text(0, 0)
-
-
 def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> None:
     """The client waits for Retry-After, and then gets its answer."""
     how: dict[str, Any] = {"model": "small", "prompt": "12", "max_tokens": 4}
     with (
         serving(toy.service.llm, ServerLimits(queue=0)) as up,
-        OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0, timeout=LONG) as client,
+        openai_client(up) as client,
         ThreadPoolExecutor() as pool,
     ):
         gate.shut()
@@ -212,7 +213,7 @@ def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> N
 def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate: Gate) -> None:
     with (
         serving(toy.service.llm, ServerLimits(timeout=0.2)) as up,
-        OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=2, timeout=LONG) as client,
+        openai_client(up, retries=2) as client,
         ThreadPoolExecutor() as pool,
     ):
         gate.shut()
@@ -223,21 +224,58 @@ def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate:
         with pytest.raises(openai.APIStatusError, match=r"timeout of 0\.2 seconds") as late:
             asked.result()
         assert late.value.status_code == 408
-        assert refused(up, 408)
+        assert b'requests_refused_total{status="408"} 1.0' in up.service.metrics.text(0, 0)
         up.rest()
 
 
-def test_a_model_that_fails_is_the_servers_fault(
-    toy: Served, gate: Gate, caplog: pytest.LogCaptureFixture
+def test_failing_model_is_a_server_error_without_its_message(
+    toy: Served, digits: OpenAI, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=LONG) as client:
-        for stream in (False, True):
-            gate.error = ModelError("/home/somebody/model.gguf: no luck")
-            with pytest.raises(openai.APIError, match="the server's log says why") as failed:
-                for _ in client.completions.create(model="toy", prompt="1", max_tokens=5, stream=stream):
-                    pass
-            assert "somebody" not in str(failed.value)
-            assert isinstance(failed.value, openai.InternalServerError) or stream
-        assert caplog.text.count("somebody") >= 2
-        assert client.completions.create(model="toy", prompt="1", max_tokens=5).choices
+    for stream in (False, True):
+        gate.error = ModelError("/home/somebody/model.gguf: no luck")
+        with pytest.raises(openai.APIError, match="the server's log says why") as failed:
+            list(digits.completions.create(model="toy", prompt="1", max_tokens=5, stream=stream))
+        assert "somebody" not in str(failed.value)
+        assert isinstance(failed.value, openai.InternalServerError) or stream
+    assert caplog.text.count("somebody") >= 2
+    assert digits.completions.create(model="toy", prompt="1", max_tokens=5).choices
     toy.rest()
+
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+QUESTION: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+@pytest.mark.slow
+def test_forced_call_streams_as_it_is_returned_and_its_result_is_accepted(client: OpenAI) -> None:
+    how: Any = {"model": "small", "tools": [WEATHER], "temperature": 0, "max_tokens": 64}
+    function: Any = {"type": "function", "function": {"name": "get_weather"}}
+    (choice,) = client.chat.completions.create(messages=QUESTION, tool_choice="required", **how).choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    calls: Any = choice.message.tool_calls
+    (call,) = calls
+    assert (call.function.name, list(json.loads(call.function.arguments))) == ("get_weather", ["city"])
+    arguments, names, reason = "", list[str](), None
+    for chunk in client.chat.completions.create(messages=QUESTION, tool_choice=function, stream=True, **how):
+        for part in chunk.choices:
+            reason = part.finish_reason or reason
+            deltas: Any = part.delta.tool_calls or ()
+            for delta in deltas:
+                arguments += delta.function.arguments or ""
+                names += [delta.function.name] if delta.function.name else []
+    assert (arguments, names, reason) == (call.function.arguments, ["get_weather"], "tool_calls")
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "19 degrees"}
+    after = client.chat.completions.create(messages=[*QUESTION, choice.message, result], **how)
+    assert after.choices[0].message.content

@@ -10,12 +10,8 @@ from stand_in import LIVE, Answer, Part, StandIn, serving
 
 pytestmark = pytest.mark.slow
 
-PARTS: list[Part] = [
-    ("One two", "target"),
-    (" three four", "lookup"),
-    (" five", "target"),
-    (" six", "suffix"),
-]
+PARTS: list[Part] = [("One two", "target"), (" three four", "lookup"), (" five", "target")]
+PARTS += [(" six", "suffix")]
 CODE = "Look:\n\n```python\nif x:\n\n    y = `1`\n```\n\nAnd ```inline``` text.\n````\n```\n````\nEnd ``"
 
 
@@ -51,25 +47,19 @@ def test_a_request_holds_the_conversation_and_the_settings(browser: Browser) -> 
         ask(page, "Again")
         answered(page, 2)
     first, second = stand_in.asked
-    assert first == {
+    how = {"stream": True, "stream_options": {"include_usage": True}}
+    assert first == how | {
         "model": "smollm2",
         "messages": [{"role": "user", "content": "Count"}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
         "speculative": {"enabled": True, "report": True},
     }
-    assert second == {
-        **first,
+    whole = "One two three four five six"
+    turns = [("system", "Be short."), ("user", "Count"), ("assistant", whole), ("user", "Again")]
+    assert second == how | {
         "model": "other",
-        "messages": [
-            {"role": "system", "content": "Be short."},
-            {"role": "user", "content": "Count"},
-            {"role": "assistant", "content": "One two three four five six"},
-            {"role": "user", "content": "Again"},
-        ],
+        "messages": [{"role": role, "content": content} for role, content in turns],
         "speculative": {"enabled": False, "report": True},
-        "temperature": 0.7,
-        "max_tokens": 200,
+        **{"temperature": 0.7, "max_tokens": 200},
     }
 
 
@@ -151,11 +141,8 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
         rows = page.locator("#drafters tbody tr").evaluate_all(
             "all => all.map(r => [...r.cells].map(c => c.textContent))"
         )
-        assert rows == [
-            ["lookup", "1,230", "880 (72%)"],
-            ["suffix", "410", "205 (50%)"],
-            ["draft", "96", "71 (74%)"],
-        ]
+        lookup, suffix = ["lookup", "1,230", "880 (72%)"], ["suffix", "410", "205 (50%)"]
+        assert rows == [lookup, suffix, ["draft", "96", "71 (74%)"]]
         assert page.locator("#times li").all_inner_texts() == [
             "draft 10%", "forward 80%", "verify 5%", "commit 1%", "other 4%",
         ]  # fmt: skip
@@ -164,12 +151,8 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
         assert live.get_by_text("Up for 2 h 3 min.").is_visible()
         stand_in.live = {**LIVE, "running": 0, "tokens_per_second": 3.0}
         expect(page.locator("#against-plain")).to_have_text("Plain decoding: 22 tokens/s.")
-        stand_in.live = {
-            **LIVE,
-            "drafted": {"suffix": 1, "new": 4},
-            "accepted": {"new": 3},
-            "acceptance": [0.004],
-        }
+        few = {"drafted": {"suffix": 1, "new": 4}, "accepted": {"new": 3}, "acceptance": [0.004]}
+        stand_in.live = {**LIVE, **few}
         expect(page.locator("#drafters tbody")).to_have_text("suffix10 (0%)new43 (75%)")
         expect(page.locator("#acceptance")).to_have_text("Position 1<1%")
 

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 
 PARTS: list[Part] = [("One two", "target"), (" three four", "lookup"), (" five", "target")]
 WHOLE = "One two three four five"
+NO_MODEL = "This server has no model. Start it with one: paceline serve -m MODEL."
 LOST = "The connection to the server was lost before the answer was complete."
 HOSTILE = [
     "<script>window.owned = 1</script>",
@@ -71,11 +72,7 @@ def test_a_full_queue_is_told_with_when_to_try_again_and_the_message_is_kept(bro
     ("path", "body", "message"),
     [
         ("v1/models", "<html>", "What answers at v1/models is no server of Paceline."),
-        (
-            "v1/models",
-            '{"data": []}',
-            "This server has no model. Start it with one: paceline serve -m MODEL.",
-        ),
+        ("v1/models", '{"data": []}', NO_MODEL),
         ("v1/chat/completions", "data: {oops\n\n", "The server sent something that is no JSON."),
         ("v1/chat/completions", ": nothing\r\n\r\n", LOST),
     ],
@@ -103,9 +100,8 @@ def test_an_answer_that_breaks_off_stays_and_can_be_had_again(
     stand_in = StandIn([answer, Answer(PARTS)])
     with visiting(browser, stand_in, refused=lost) as page:
         ask(page, "Count")
-        expect(page.locator(".answer")).to_have_text(
-            WHOLE
-        )  # a browser drops what was not read when the stream broke
+        # A browser drops what was not read when the stream broke.
+        expect(page.locator(".answer")).to_have_text(WHOLE)
         stand_in.gate.set()
         assert answered(page) == WHOLE
         assert message in error(page)
@@ -146,9 +142,8 @@ def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Br
         assert "It is kept in this tab only" in page.locator("#key-hint").inner_text()
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
-        expect(page.locator("#key-hint")).to_have_text(
-            "The server did not accept that key. Its owner has the right one."
-        )
+        wrong = "The server did not accept that key. Its owner has the right one."
+        expect(page.locator("#key-hint")).to_have_text(wrong)
         expect(page.locator("#key")).to_be_focused()
         page.keyboard.type("right")
         page.keyboard.press("Enter")

@@ -14,14 +14,10 @@ from stand_in import Answer, Part, StandIn, refusal
 pytestmark = pytest.mark.slow
 
 DRAFTERS = ("lookup", "suffix", "draft", "ngram", "corpus", "views", "lookahead", "later")
-PARTS: list[Part] = [
-    ("Said by the target. ", "target"),
-    *((f"Drafted by {name}. ", name) for name in DRAFTERS),
-]
-CODE: Part = (
-    "\n```python\n" + "x = 1  # a line that is wider than any window\n" * 2 + "y" * 300 + "\n```\n",
-    "target",
-)
+PARTS: list[Part] = [(f"Drafted by {name}. ", name) for name in DRAFTERS]
+PARTS.insert(0, ("Said by the target. ", "target"))
+LINES = "x = 1  # a line that is wider than any window\n" * 2 + "y" * 300
+CODE: Part = (f"\n```python\n{LINES}\n```\n", "target")
 WIDE = {"width": 1280, "height": 800}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
@@ -46,9 +42,9 @@ def assert_accessible(page: Page) -> None:
 def test_every_state_is_accessible_and_fits_the_window(
     browser: Browser, size: dict[str, int], scheme: str
 ) -> None:
-    stand_in = StandIn(
-        [Answer([*PARTS, CODE]), refusal(429, "The queue is full."), Answer(PARTS, holds_after=2)], key="k"
-    )
+    answers: list[Any] = [Answer([*PARTS, CODE]), refusal(429, "The queue is full.")]
+    answers += [Answer(PARTS, holds_after=2)]
+    stand_in = StandIn(answers, key="k")
 
     def look() -> None:
         assert_accessible(page)

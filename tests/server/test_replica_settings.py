@@ -42,24 +42,20 @@ def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
 def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
     settings = ServerSettings(replicas="2..8", num_cpus=3.0)
     check_cluster_resources(settings, {"CPU": 6.0})
-    with pytest.raises(
-        UsageError, match=r"2 replicas reserve 6 CPUs, and this machine has 4: .* --replica-cpus"
-    ):
-        check_cluster_resources(settings, {"CPU": 4.0})
-    with pytest.raises(UsageError, match=r"1 replicas reserve 0\.5 GPUs, and this machine has 0"):
-        check_cluster_resources(ServerSettings(num_gpus=0.5), {"CPU": 4.0})
+    too_few = r"2 replicas reserve 6 CPUs, and this machine has 4: .* --replica-cpus"
+    none = r"1 replicas reserve 0\.5 GPUs, and this machine has 0"
+    for wanted, words in ((settings, too_few), (ServerSettings(num_gpus=0.5), none)):
+        with pytest.raises(UsageError, match=words):
+            check_cluster_resources(wanted, {"CPU": 4.0})
 
 
 def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
     first, second = Metrics(), Metrics()
     first.refused(429)
     second.refused(429)
-    text = prometheus_text(
-        merge_metrics(
-            [add_replica_label(one.families(3, 2), name) for one, name in ((first, "a"), (second, "b"))]
-        )
-    )
-    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    labelled = [add_replica_label(one.families(3, 2), name) for one, name in ((first, "a"), (second, "b"))]
+    text = prometheus_text(merge_metrics(labelled)).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     for prefix in ("paceline:", "vllm:"):
         refused = families[f"{prefix}requests_refused"].samples
         counts = {one.labels["replica"]: one.value for one in refused if one.name.endswith("_total")}

@@ -56,16 +56,10 @@ class Site:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="k", max_retries=retries, timeout=PATIENCE)
 
 
-def settings(**more: Any) -> ServerSettings:
-    given: dict[str, Any] = {
-        "load": {"target": MODEL, "drafters": ["lookup"]},
-        "alias": ["toy"],
-        "sessions": 2,
-        "replicas": "3",
-        "quiet": True,
-        "shutdown_timeout": 20.0,
-    }
-    return ServerSettings(**(given | more))
+def settings() -> ServerSettings:
+    load = {"target": MODEL, "drafters": ["lookup"]}
+    limits: dict[str, Any] = {"sessions": 2, "shutdown_timeout": 20.0}
+    return ServerSettings(load=load, alias=["toy"], replicas="3", quiet=True, **limits)
 
 
 def sources() -> str:

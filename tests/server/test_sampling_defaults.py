@@ -16,8 +16,6 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.text.default_sampling import DEFAULT_CHAT_SAMPLING, chat_sampling
 
-SAID = "general.sampling."
-
 
 @pytest.mark.parametrize(
     ("given", "request_", "expected"),
@@ -43,22 +41,23 @@ def test_defaults_that_cannot_be_are_refused() -> None:
         ServerLimits(sampling={"temperature": -1.0})
 
 
+NAN = {"temp": "nan"}
+
+
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
-        ({}, {}),
         ({"temp": 0.5, "top_k": 20}, {"temperature": 0.5, "top_k": 20}),
         ({"top_p": 0.75, "min_p": 0.25}, {"top_p": 0.75, "min_p": 0.25}),
-        ({"temp": "warm", "top_k": "1.5"}, {}),
-        ({"temp": -3.0, "top_k": 20}, {}),  # one that is nonsense speaks against all
-        ({"temp": "nan"}, {}),
+        # one that is nonsense speaks against all
+        *((wrong, {}) for wrong in ({}, {"temp": "warm", "top_k": "1.5"}, {"temp": -3.0, "top_k": 20}, NAN)),
     ],
 )
 def test_a_chat_begins_with_what_the_file_suggests(
     metadata: dict[str, Any], expected: dict[str, float], tmp_path: Path
 ) -> None:
-    file = tmp_path / "model.gguf"
-    write_llama(file, metadata={f"{SAID}{key}": value for key, value in metadata.items()})
+    keys = {f"general.sampling.{key}": value for key, value in metadata.items()}
+    file = write_llama(tmp_path / "model.gguf", metadata=keys)
     with paceline.load(file, drafters="none", n_ctx=64, threads=1) as llm:
         assert chat_sampling(llm.target, {}) == {**DEFAULT_CHAT_SAMPLING, **expected}
         changed = {**DEFAULT_CHAT_SAMPLING, **expected, "temperature": 0.1}

@@ -34,34 +34,29 @@ KEPT = (RequestHandle, CompletionOutputs, GuardedConnection)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
+ASKED = {"prompt": "12", "max_tokens": 90, "ignore_eos": True, "temperature": 0}
+
+
+def with_body(head: bytes, said: dict[str, Any]) -> bytes:
+    body = json.dumps(said).encode()
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
 def asked(**more: Any) -> bytes:
-    body = json.dumps(
-        {"prompt": "12", "max_tokens": 90, "ignore_eos": True, "temperature": 0, **more}
-    ).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    return with_body(HEAD, ASKED | more)
 
 
-LARGE = json.dumps({"content": "1" * 200_000}).encode()
-LARGE = HEAD.replace(b"/v1/completions", b"/tokenize") + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
-
-
+LARGE = with_body(HEAD.replace(b"/v1/completions", b"/tokenize"), {"content": "1" * 200_000})
 STALL, GO, GO_IN_THE_STREAM, RESET, DEAF = range(5)
 # The bytes to send, and the client's behaviour afterwards.
 BAD: list[tuple[bytes, int]] = [
-    (b"", STALL),
-    (HEAD[:40], STALL),
-    (asked()[:-20], STALL),
-    (asked()[:-20], GO),
+    (b"", STALL), (HEAD[:40], STALL), (asked()[:-20], STALL), (asked()[:-20], GO), (asked(n=3), GO),
     (HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"pro\r\n', STALL),
-    (asked(n=3), GO),
-    (asked(stream=True), GO_IN_THE_STREAM),
-    (asked(stream=True, n=2), RESET),
+    (asked(stream=True), GO_IN_THE_STREAM), (asked(stream=True, n=2), RESET),
     (LARGE, DEAF),  # more comes back than the system holds for who reads nothing
-    (asked(stream=True, logprobs=8) * 8, DEAF),
-    (b"\0\1\2 GET me out of here\r\n\r\n" * 10, STALL),
-    (asked(max_tokens=1) + b"nonsense\r\n\r\n", STALL),
-    (asked(max_tokens=1), STALL),
-]
+    (asked(stream=True, logprobs=8) * 8, DEAF), (b"\0\1\2 GET me out of here\r\n\r\n" * 10, STALL),
+    (asked(max_tokens=1) + b"nonsense\r\n\r\n", STALL), (asked(max_tokens=1), STALL),
+]  # fmt: skip
 EACH = 4
 
 
@@ -126,18 +121,15 @@ def threads() -> set[threading.Thread]:
 def left() -> Counter[str]:
     """Count live objects by type. (`isinstance` would trigger lazy imports of other libraries.)"""
     gc.collect()
-    return Counter(
-        type(get_object).__name__ for get_object in gc.get_objects() if issubclass(type(get_object), KEPT)
-    )
+    return Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), KEPT))
 
 
 @pytest.fixture(scope="module")
 def served(models: Path) -> Iterator[Served]:
-    exact: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}
+    paths = models / "target.gguf", models / "draft.gguf"
+    how: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}
     with (
-        paceline.load(
-            models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=3, **exact
-        ) as llm,
+        paceline.load(*paths, "lookup,model", sessions=3, **how) as llm,
         serving(llm, ServerLimits(queue=500), SecurityRules(body_timeout=1.0), patience=1.0) as up,
     ):
         yield up

@@ -88,34 +88,18 @@ def test_a_corpus_without_its_files_is_refused(home: Path, vocab: Vocab, gone: s
 
 
 @pytest.mark.parametrize(
-    "text",
+    "damage",
     [
-        b"",
-        b"{}",
-        b"[]",
-        b'{"version": 1',
-        b"\xff\xfe",
-        b'{"version": 2}',
+        *(b"", b"{}", b"[]", b'{"version": 1', b"\xff\xfe", b'{"version": 2}'),
         b'{"version": 1, "kinds": ["magic"]}',
-    ],
-)
-def test_a_manifest_that_is_none_is_refused(home: Path, vocab: Vocab, text: bytes) -> None:
-    (make(home / "mine", vocab) / MANIFEST).write_bytes(text)
-    with pytest.raises(ModelError, match="is damaged, or of another version"):
-        find_corpus("mine")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
         {"tokens": "12"}, {"documents": None}, {"n_vocab": 6.5}, {"kinds": [["ngram"]]}, {"model": 1},
         {"skipped": []}, {"skipped": {"empty": "1"}}, {"sources": ["src"]}, {"sources": [{"path": "src"}]},
     ],
 )  # fmt: skip
-def test_a_manifest_with_a_value_of_a_wrong_type_is_refused(
-    home: Path, vocab: Vocab, changes: dict[str, Any]
-) -> None:
-    make(home / "mine", vocab, **changes)
+def test_damaged_manifest_is_refused(home: Path, vocab: Vocab, damage: bytes | dict[str, Any]) -> None:
+    folder = make(home / "mine", vocab, **(damage if isinstance(damage, dict) else {}))
+    if isinstance(damage, bytes):
+        (folder / MANIFEST).write_bytes(damage)
     with pytest.raises(ModelError, match="is damaged, or of another version"):
         find_corpus("mine")
 
@@ -135,9 +119,7 @@ def test_what_killed_builds_left_is_removed_and_a_corpus_gets_its_name_back(home
     (home / ".other.7.txt").mkdir()
     with scratch_folder(home) as busy:
         assert names() == ["kept", "lost"]
-        assert sorted(path.name for path in home.iterdir()) == sorted(
-            [".other.7.txt", busy.name, "kept", "lost"]
-        )
+        assert {path.name for path in home.iterdir()} == {".other.7.txt", busy.name, "kept", "lost"}
     assert find_corpus("lost").manifest.name == ".lost.old"
 
 

@@ -40,17 +40,17 @@ def changed(**parts: Any) -> bytes:
     return json.dumps(json.loads(path_of(KEY).read_bytes()) | parts).encode()
 
 
+WRONG: tuple[Any, ...] = (("x", []), (1, 3), (1, [float("inf")]))
+EFFORTS = [{"seconds": seconds, "depths": depths, "rows": []} for seconds, depths in WRONG]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda: b"",
         lambda: changed(cost={"rows": [1], "depths": [256], "seconds": [[-1.0]]}),
         lambda: changed(step="x"),
-        lambda: changed(effort=None),
-        lambda: changed(effort={"seconds": "x", "depths": [], "rows": []}),
-        lambda: changed(effort={"seconds": 1, "depths": 3, "rows": []}),
-        lambda: changed(effort={"seconds": 1}),
-        lambda: changed(effort={"seconds": 1, "depths": [float("inf")], "rows": []}),
+        *(lambda effort=effort: changed(effort=effort) for effort in (None, {"seconds": 1}, *EFFORTS)),
         lambda: b"[" * 100_000,
     ],
 )
@@ -88,12 +88,10 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("other", "covered"),
     [
-        (EFFORT, True),
-        (MeasurementEffort(1.0, (256,), (1, 4)), True),
-        (MeasurementEffort(3.0, (256,), (1,)), False),
-        (MeasurementEffort(1.0, (4096,), (1,)), False),
+        (EFFORT, True), (MeasurementEffort(1.0, (256,), (1, 4)), True),
+        (MeasurementEffort(3.0, (256,), (1,)), False), (MeasurementEffort(1.0, (4096,), (1,)), False),
         (MeasurementEffort(1.0, (256,), (1, 3)), False),
     ],
-)
+)  # fmt: skip
 def test_an_effort_covers_what_asks_for_no_more(other: MeasurementEffort, covered: bool) -> None:
     assert EFFORT.covers(other) is covered

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.speculative.errors import RememberedError
+from paceline.speculative.vocabulary import Vocab
 from paceline.storage import remembered
 from paceline.storage.remembered import AnswerHistory, describe, forget, project_of
-from remembering import kept, vocab
+
+
+def vocab(size: int = 300) -> Vocab:
+    return Vocab(size, "BPE", None, frozenset(), False, False, text=b"%d".__mod__, piece=b"%d".__mod__)
+
+
+def kept(project: Path) -> list[list[int]]:
+    return list(AnswerHistory.open(vocab(), project).outputs())
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +136,64 @@ def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, proj
     assert [one.tokens for one in describe(None)] == [1]
     assert [one.outputs for one in forget(None)] == [1]
     assert describe(None) == forget(None) == []
+
+
+START = """
+import sys
+from pathlib import Path
+from paceline.speculative.vocabulary import Vocab
+from paceline.storage.remembered import AnswerHistory
+spelled = b"%d".__mod__
+vocab = Vocab(300, "BPE", None, frozenset(), False, False, spelled, spelled)
+project = Path(sys.argv[1])
+"""
+WRITER = """
+print("ready", flush=True)
+sys.stdin.readline()
+store = AnswerHistory.open(vocab, project)
+for i in range(40):
+    store.add([int(sys.argv[2]), i, *range(100)])
+"""
+ENDLESS = """
+store = AnswerHistory.open(vocab, project)
+for i in range(10**6):
+    store.add([int(sys.argv[2]), i % 200, i // 200, *[7] * 3000])
+    print(i, flush=True)
+"""
+
+
+def started(script: str, project: Path, who: int) -> Any:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", START + script, project, str(who)], text=True, **pipes)
+
+
+def test_processes_that_make_and_fill_one_file_at_once_lose_nothing(project: Path) -> None:
+    processes = [started(WRITER, project, who) for who in range(3)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * 3
+    outputs = kept(project)
+    assert sorted(output[:2] for output in outputs) == [[who, i] for who in range(3) for i in range(40)]
+    assert all(output[2:] == list(range(100)) for output in outputs)
+    for who in range(3):
+        mine = [output[1] for output in outputs if output[0] == who]
+        assert mine == sorted(mine)
+
+
+def test_whatever_the_moment_a_writer_is_killed_at_what_it_had_added_is_there(project: Path) -> None:
+    acknowledged: dict[int, int] = {}
+    for who in range(6):
+        process = started(ENDLESS, project, who)
+        for _ in range(3 + 2 * who):
+            acknowledged[who] = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate()
+        acknowledged[who] = max([acknowledged[who], *map(int, rest.split())])
+    store = AnswerHistory.open(vocab(), project)
+    for who, last in acknowledged.items():
+        mine = [output for output in store.outputs() if output[0] == who]
+        assert mine == [[who, i % 200, i // 200, *[7] * 3000] for i in range(len(mine))]
+        assert len(mine) >= last + 1

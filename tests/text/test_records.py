@@ -9,21 +9,13 @@ import pytest
 
 from paceline.text.records import ANSWERS, parse_record, record_parts
 
-CHAT = [
-    {"role": "system", "content": "be brief"},
-    {"role": "user", "content": "what is it?"},
-    {"role": "assistant", "content": "a dog"},
-    {"role": "user", "content": "sure?"},
-    {"role": "assistant", "content": "yes"},
-]
+ROLES = ("system", "user", "assistant", "user", "assistant")
+CONTENTS = ["be brief", "what is it?", "a dog", "sure?", "yes"]
+CHAT = [{"role": role, "content": content} for role, content in zip(ROLES, CONTENTS, strict=True)]
 
 
 def answers(record: dict[str, Any]) -> list[Any]:
     return [content for role, content in record_parts(record) if role in ANSWERS]
-
-
-def everything(record: dict[str, Any]) -> list[Any]:
-    return [content for _, content in record_parts(record)]
 
 
 def said(**message: Any) -> dict[str, Any]:
@@ -37,14 +29,13 @@ def called(name: str, arguments: Any) -> dict[str, Any]:
 
 def test_the_assistants_messages_are_answers() -> None:
     assert answers({"messages": CHAT}) == ["a dog", "yes"]
-    assert everything({"messages": CHAT}) == ["be brief", "what is it?", "a dog", "sure?", "yes"]
+    assert [content for _, content in record_parts({"messages": CHAT})] == CONTENTS
 
 
 @pytest.mark.parametrize(
     ("record", "found"),
     [
-        ({"prompt": "q", "completion": "a"}, ["a"]),
-        ({"prompt": "q", "response": "a"}, ["a"]),
+        *(({"prompt": "q", name: "a"}, ["a"]) for name in ("completion", "response")),
         ({"text": "a whole text"}, ["a whole text"]),
         ({"prompt_tokens": [1, 2], "tokens": [3, 4]}, [[3, 4]]),
         ({"messages": CHAT[:2], "completion": "a dog"}, ["a dog"]),
@@ -54,10 +45,8 @@ def test_the_assistants_messages_are_answers() -> None:
         ({"response": {"body": {"choices": [{"message": CHAT[2]}]}}}, ["a dog"]),
         (said(reasoning_content="hm", content="a"), ["hm", "a"]),
         (said(tool_calls=[called("ls", '{"path": "."}'), 7]), ['{"name": "ls", "arguments": {"path": "."}}']),
-        (
-            said(content="a dog", tool_calls=[called("f", {"a": "é"})]),
-            ['a dog\n{"name": "f", "arguments": {"a": "é"}}'],
-        ),
+        (said(content="a", tool_calls=[called("f", {"b": 1})]), ['a\n{"name": "f", "arguments": {"b": 1}}']),
+        (said(tool_calls=[called("f", {"b": "é"})]), ['{"name": "f", "arguments": {"b": "é"}}']),
         (said(content=[{"type": "text", "text": "a"}, {"type": "x"}]), ["a"]),
     ],
 )
@@ -71,8 +60,7 @@ def test_answers_are_found_in_every_known_form(record: dict[str, Any], found: li
         {"messages": [1, None, {"role": "assistant"}, {"role": "assistant", "content": 5}]},
         {"choices": {"message": {"content": "a"}}},
         {"completion": "", "text": " \n", "tokens": []},
-        {"tokens": [1, "2"]},
-        {"tokens": [True, False]},
+        *({"tokens": tokens} for tokens in ([1, "2"], [True, False])),
         {"response": {"response": {"response": {"response": {"text": "deeper than any log"}}}}},
     ],
 )

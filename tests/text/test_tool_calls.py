@@ -89,6 +89,9 @@ def test_calls_are_read_in_every_format(name: str) -> None:
     assert calls(name, WRITTEN[name]) == ("", [W, A])
     assert calls(name, f"Let me see.\n\n{WRITTEN[name]}\n") == ("Let me see.", [W, A])
     assert calls(name, f"{WRITTEN[name]}\nDone. ") == ("\nDone. ", [W, A])
+    stream = ToolCallParser(FORMATS[name], TOOLS, numbers())
+    deltas = [delta for letter in WRITTEN[name] for delta in stream.feed(letter)]
+    assert AssistantMessage.of([*deltas, *stream.finish()]) == read(FORMATS[name], WRITTEN[name])
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -97,63 +100,54 @@ def test_a_tool_that_nobody_declared_stays_content(name: str) -> None:
     assert calls(name, text) == (text, [])
 
 
+BROKEN = [
+    'Say {"name": "add", "arguments": {"n": 1}}',
+    '{"name": "add"}',
+    '{"name": "add", "arguments": []}',
+    "<tool_call>{'name': 'add'}</tool_call>",
+    "<tool_call>add(1)</tool_call>",
+    "<tool_call>[]</tool_call>",
+    '<tool_call>{"name": "add", "argum',
+    '<think>\n{"name": "add", "arguments": {}}',
+    '<tool_call>{"name": "weather", "arguments": {"city": "a',
+    '<tool_call>{"name": "weather", "arguments": {"city": b}} c',
+    *(f'{{"name": "add", "arguments": {{"n": {value}}}}}' for value in ("01", "NaN", "1,")),
+]
+EMPTY_CALL = '<tool_call>{"name": "add"}</tool_call>'
+OTHER = EMPTY_CALL.replace("add", "ad")
+THOUGHT = f"<think>a {EMPTY_CALL}</think>"
+
+
 @pytest.mark.parametrize(
     ("text", "content", "made"),
     [
         # SmolLM2 writes lists
         ("<tool_call>[{}, {}]</tool_call>".format(*CALLS), "", [W, A]),
-        ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
         # other orders, forms and spellings
         ('<tool_call>{"arguments": {"n": 1}, "name": "add"}</tool_call>', "", [A]),
         ('<tool_call>{"name": "add", "parameters": {"n": 1}}', "", [A]),
-        ('<tool_call>{"name": "add"}</tool_call>', "", [("add", "{}")]),
+        (EMPTY_CALL, "", [("add", "{}")]),
         ('<tool_call>{"name": "add", "arguments": "{\\"n\\": 1}"}</tool_call>', "", [A]),
         ('{"type": "function", "function": {"name": "add", "arguments": {"n": 1}}}', "", [A]),
         ('{"function": "add", "parameters": {"n": 1}}', "", [A]),
         ('```json\n{"name": "add", "arguments": {"n": 1}}\n```', "", [A]),
         ('Here:\n```json\n[{"name": "add", "arguments": {"n": 1}}]\n```\nOk', "Here:\nOk", [A]),
         ('Here:\n  {"name": "add", "arguments": {"n": 1}}', "Here:", [A]),
-        # what is none
-        ('Say {"name": "add", "arguments": {"n": 1}}', 'Say {"name": "add", "arguments": {"n": 1}}', []),
-        ('{"name": "add"}', '{"name": "add"}', []),
-        ('{"name": "add", "arguments": []}', '{"name": "add", "arguments": []}', []),
-        ("<tool_call>{'name': 'add'}</tool_call>", "<tool_call>{'name': 'add'}</tool_call>", []),
-        ("<tool_call>add(1)</tool_call>", "<tool_call>add(1)</tool_call>", []),
-        ('<tool_call>{"name": "add", "argum', '<tool_call>{"name": "add", "argum', []),
-        ("a" + " " * 150 + '<tool_call>{"name": "add"}</tool_call>' + " " * 90, "a", [("add", "{}")]),
+        ("a" + " " * 150 + EMPTY_CALL + " " * 90, "a", [("add", "{}")]),
         # a call beside what is none
-        (
-            '<tool_call>{"name": "ad"}</tool_call><tool_call>{"name": "add"}</tool_call>',
-            '<tool_call>{"name": "ad"}</tool_call>',
-            [("add", "{}")],
-        ),
-        ('<tool_call><tool_call>{"name": "add"}</tool_call>', "<tool_call>", [("add", "{}")]),
+        (OTHER + EMPTY_CALL, OTHER, [("add", "{}")]),
+        ("<tool_call>" + EMPTY_CALL, "<tool_call>", [("add", "{}")]),
         ('[{"name": "add", "arguments": {"n": 1}}, {"name": "ad"}]',) * 2 + ([],),
         # a thought
-        (
-            '<think>a <tool_call>{"name": "add"}</tool_call></think>\n\n'
-            '<tool_call>{"name": "add"}</tool_call>',
-            '<think>a <tool_call>{"name": "add"}</tool_call></think>',
-            [("add", "{}")],
-        ),
-        ('<think>\n{"name": "add", "arguments": {}}', '<think>\n{"name": "add", "arguments": {}}', []),
+        (f"{THOUGHT}\n\n{EMPTY_CALL}", THOUGHT, [("add", "{}")]),
         # strings as models write them
         (
             '<tool_call>{"name": "weather", "arguments": {"city": "a\nb\\d\\"\\u00fc\\u1"}}',
             "",
             [("weather", '{"city": "a\\nb\\\\d\\"ü\\\\u1"}')],
         ),
-        # what breaks off, and what is no JSON
-        *(
-            (text, text, [])
-            for text in (
-                '<tool_call>{"name": "weather", "arguments": {"city": "a',
-                '<tool_call>{"name": "weather", "arguments": {"city": b}} c',
-                '{"name": "add", "arguments": {"n": 01}}',
-                '{"name": "add", "arguments": {"n": NaN}}',
-                '{"name": "add", "arguments": {"n": 1,}}',
-            )
-        ),
+        # what is no call, breaks off, or is no JSON
+        *((text, text, []) for text in BROKEN),
         ('{"name": "add", "arguments": {"n": 1}} and', " and", [A]),
     ],
 )
@@ -164,12 +158,12 @@ def test_what_is_a_call_and_what_is_not(text: str, content: str, made: list[tupl
 def test_arguments_that_are_no_json_have_the_types_of_the_schema() -> None:
     pairs = {"city": "1\n2", "days": "3", "note": "null", "other": "4"}
     text = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in pairs.items())
-    ((_, arguments),) = calls(
-        "qwen-coder", f"<tool_call>\n<function=weather>\n{text}</function>\n</tool_call>"
-    )[1]
+    whole = f"<tool_call>\n<function=weather>\n{text}</function>\n</tool_call>"
+    ((_, arguments),) = calls("qwen-coder", whole)[1]
     assert json.loads(arguments) == {"city": "1\n2", "days": 3, "note": None, "other": "4"}
-    broken = "<tool_call>\n<function=weather>\n<parameter=city>\na\n"
-    assert calls("qwen-coder", broken) == (broken, [])
+    for rest in ("<parameter=city>\na\n", "nothing"):
+        broken = f"<tool_call>\n<function=weather>\n{rest}"
+        assert calls("qwen-coder", broken) == (broken, [])
     text = "<parameter=days>\nmany\n</parameter>\n<parameter=note>\n5\n</parameter>\n"
     text = f"<function=weather>\n{text}</function>"
     ((_, arguments),) = calls("qwen-coder", text)[1]
@@ -186,26 +180,16 @@ def test_values_too_deep_and_heads_too_long_are_content() -> None:
 
 def test_a_call_is_passed_on_when_it_is_complete() -> None:
     stream = ToolCallParser(HERMES, TOOLS, numbers())
-    pieces = (
-        "Hm.\n",
-        "<tool",
-        '_call>{"name": "weather", "arg',
-        'uments": {"city": "a',
-        'b"}',
-        "}</tool_",
-        "call>\n",
-    )
+    pieces = ["Hm.\n", "<tool", '_call>{"name": "weather", "arg', 'uments": {"city": "a', 'b"}', "}</tool_"]
+    pieces += ["call>\n"]
     deltas = [*map(stream.feed, pieces), stream.finish()]
     call = MessageDelta(index=0, id="id0", name="weather", arguments='{"city": "ab"}')
     assert deltas == [[MessageDelta(content="Hm.")], [], [], [], [], [], [call], []]
     function = {"name": "weather", "arguments": '{"city": "ab"}'}
     said = {"id": "id0", "type": "function", "function": function}
     assert call.openai() == {"tool_calls": [{"index": 0, **said}]}
-    assert AssistantMessage.of([call]).openai() == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [said],
-    }
+    whole = {"role": "assistant", "content": None, "tool_calls": [said]}
+    assert AssistantMessage.of([call]).openai() == whole
 
 
 @pytest.mark.parametrize("form", [HERMES, GENERIC], ids=lambda one: one.name)
@@ -242,19 +226,8 @@ MARKS = sorted(
     {mark for one in TABLE for mark in (*one.markers, *one.start_markers)}
     | {"<think>", "</think>", "```", "function<｜tool▁sep｜>"}
 )
-BITS = st.sampled_from(
-    [
-        *MARKS,
-        "weather",
-        "add",
-        "name",
-        "arguments",
-        *'{}[]":,;\\ \n',
-        '{"name": "add", "arguments": {',
-        "functions.add:0",
-        "ü",
-    ]
-) | st.text(max_size=3)
+WORDS = ["weather", "add", "name", "arguments", '{"name": "add", "arguments": {', "functions.add:0", "ü"]
+BITS = st.sampled_from([*MARKS, *WORDS, *'{}[]":,;\\ \n']) | st.text(max_size=3)
 TEXTS = st.lists(BITS, max_size=14).map("".join) | st.builds(
     lambda texts, before, after: "".join([before, *texts, after]),
     st.lists(st.sampled_from([*WRITTEN.values()]), max_size=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,30 +16,22 @@ from paceline.text.tools.parser import ToolCallParser
 from paceline.text.tools.support import adapt_messages, detect_tool_support
 from tool_templates import CHATML, TEMPLATES, tokenizer_of
 
-WEATHER: Tool = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": 'The weather in a town <today> & "tomorrow", e.g. in Köln.',
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "town": {"type": "string", "description": "Its name"},
-                "days": {"type": "integer", "enum": [1, 2, 3]},
-            },
-            "required": ["town"],
-        },
-    },
-}
-TIME: Tool = {
-    "type": "function",
-    "function": {
-        "name": "time_now",
-        "description": "The time.",
-        "parameters": {"type": "object", "properties": {}},
-    },
-}
+
+def tool(name: str, description: str, required: Sequence[str] = (), **properties: Any) -> Tool:
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        parameters["required"] = list(required)
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+TOWN = {"type": "string", "description": "Its name"}
+DAYS = {"type": "integer", "enum": [1, 2, 3]}
+TEXT = 'The weather in a town <today> & "tomorrow", e.g. in Köln.'
+WEATHER = tool("weather", TEXT, ["town"], town=TOWN, days=DAYS)
+TIME = tool("time_now", "The time.")
 TOOLS = [WEATHER, TIME]
+DOCUMENT = {"title": "a", "text": "b"}
 ASKED: Message = {"role": "user", "content": "Is it raining in Köln?"}
 
 
@@ -79,9 +72,7 @@ def taken(name: str, messages: list[Message]) -> tuple[list[Message], list[Tool]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize(
-    "variables", [{}, {"enable_thinking": False, "documents": [{"title": "a", "text": "b"}]}]
-)
+@pytest.mark.parametrize("variables", [{}, {"enable_thinking": False, "documents": [DOCUMENT]}])
 def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dict[str, Any]) -> None:
     pytest.importorskip("transformers")
     from transformers.utils.chat_template_utils import render_jinja_template
@@ -110,13 +101,13 @@ def test_a_template_for_tools_is_known_for_one(name: str) -> None:
     assert can.empty_content == ({"content": None} if name == "deepseek-fenced" else {})
 
 
+ENDS = ["</s>", "<|im_end|>\n", "<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<|end_of_text|>\n"]
+ENDS += ["<|END_OF_TURN_TOKEN|>"]
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
-    said: Message = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [CALL, call("time_now", "{}", "functions.time_now:1")],
-    }
+    said: Message = {**CALLED, "tool_calls": [CALL, call("time_now", "{}", "functions.time_now:1")]}
     if name == "llama3":  # one at a time
         del said["tool_calls"][1:]
     turns = parse_messages([ASKED, said])
@@ -128,15 +119,7 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
     whole = render(template, messages, tools, {"add_generation_prompt": False}, bos="<s>", eos="</s>")
     assert whole.startswith(prompt)
     written = whole[len(prompt) :]
-    for end in (
-        "</s>",
-        "<|im_end|>\n",
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<｜end▁of▁sentence｜>",
-        "<|end_of_text|>\n",
-        "<|END_OF_TURN_TOKEN|>",
-    ):
+    for end in ENDS:
         written = written.removesuffix(end)
     answer = ToolCallParser(format_of(template), TOOLS).parse(written)
     assert answer.content == ""
@@ -150,8 +133,7 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
 @pytest.mark.parametrize("template", [CHATML, ""])
 def test_a_template_without_tools_is_known_for_one(template: str) -> None:
     can = detect_tool_support(Templated(template))
-    assert not can.native
-    assert (can.tools, can.argument_form, can.format) == (False, "", HERMES)
+    assert (can.native, can.tools, can.argument_form, can.format) == (False, False, "", HERMES)
 
 
 @pytest.mark.parametrize("system", [True, False])
@@ -172,11 +154,8 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})
     ]
-    assert results["role"] == "user"
-    assert (
-        results["content"]
-        == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
-    )
+    responses = (f"<tool_response>\n{result}\n</tool_response>" for result in ('{"rain": true}', "2"))
+    assert results == {"role": "user", "content": "\n".join(responses)}
     assert len(messages) == 5
 
 

@@ -17,10 +17,8 @@ def lexicon(said: Sequence[str], eos: Sequence[int] = ()) -> TokenizerVocab:
     """Make a lexicon by the tokens' texts; "<...>" is a control token."""
     pieces = [b"" if text.startswith("<") else text.encode() for text in said]
     names = [text.encode() for text in said]
-    vocab = Vocab(
-        len(said), "test", None, frozenset(eos), False, False, names.__getitem__, pieces.__getitem__
-    )
-    return TokenizerVocab(vocab, untaught)
+    ends, text, piece = frozenset(eos), names.__getitem__, pieces.__getitem__
+    return TokenizerVocab(Vocab(len(said), "test", None, ends, False, False, text, piece), untaught)
 
 
 def pairs(target: TokenizerVocab, draft: TokenizerVocab) -> dict[int, int]:
@@ -30,22 +28,14 @@ def pairs(target: TokenizerVocab, draft: TokenizerVocab) -> dict[int, int]:
     return dict(zip(common.target_ids.tolist(), common.draft_ids.tolist(), strict=True))
 
 
-def test_tokens_match_by_their_bytes_wherever_they_stand() -> None:
+def test_tokens_match_by_bytes_control_tokens_by_name_and_never_with_text() -> None:
     assert pairs(lexicon(["a", "b", "ab", "c"]), lexicon(["x", "ab", "c"])) == {2: 1, 3: 2}
+    assert pairs(lexicon(["<s>", "<pad>", "s"]), lexicon(["s", "<pad>", "<x>"])) == {1: 1, 2: 0}
 
 
-def test_control_tokens_match_by_name_and_never_with_text() -> None:
-    target, draft = lexicon(["<s>", "<pad>", "s"]), lexicon(["s", "<pad>", "<x>"])
-    assert pairs(target, draft) == {1: 1, 2: 0}
-
-
-def test_ends_match_by_name_where_they_can() -> None:
-    target, draft = lexicon(["<end>", "<turn>"], [0, 1]), lexicon(["<stop>", "<turn>"], [0, 1])
-    assert pairs(target, draft) == {1: 1}
-
-
-def test_ends_named_differently_match_each_other_and_nothing_else() -> None:
+def test_ends_match_by_name_and_if_named_differently_each_other_and_nothing_else() -> None:
     """Even if one's name is another's control token or text."""
+    assert pairs(lexicon(["<end>", "<turn>"], [0, 1]), lexicon(["<stop>", "<turn>"], [0, 1])) == {1: 1}
     assert pairs(lexicon(["a", "</s>"], [1]), lexicon(["<end>", "a"], [0])) == {0: 1, 1: 0}
     assert pairs(lexicon(["<a>", "<b>"], [0]), lexicon(["<a>", "<b>"], [1])) == {0: 1}
     assert pairs(lexicon(["a", "b"], [1]), lexicon(["b", "a"], [1])) == {1: 1}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,21 +27,20 @@ def tokenizer(text: str) -> list[int]:
     return [{"a": 6, "b": 3, " ": 5}.get(letter, 0) for letter in text]
 
 
-def test_the_tokenizer_encodes_what_it_can_encode_exactly() -> None:
-    assert TokenizerVocab(VOCAB, tokenizer).encode(b"ab a") == [6, 3, 5, 6]
-
-
-def test_where_the_tokenizer_would_change_the_text_the_longest_matches_encode_it() -> None:
-    assert TokenizerVocab(VOCAB, untaught).encode(b"ab ab a") == [4, 9, 5, 2]
-    assert TokenizerVocab(VOCAB, tokenizer).encode(b"\xc3\xa4") == [7, 8]
-
-
-def test_bytes_that_are_no_whole_characters_are_encoded_one_by_one_and_leave_the_rest_alone() -> None:
-    assert TokenizerVocab(VOCAB, tokenizer).encode(b"ab\xc3a\xa4") == [6, 3, 7, 6, 8]
-
-
-def test_a_byte_that_no_token_has_becomes_the_filler() -> None:
-    assert TokenizerVocab(VOCAB, untaught).encode(b"a!b") == [2, 0, 3]
+@pytest.mark.parametrize(
+    ("encode", "text", "tokens"),
+    [
+        (tokenizer, b"ab a", [6, 3, 5, 6]),  # the tokenizer encodes what it can encode exactly
+        (tokenizer, b"\xc3\xa4", [7, 8]),  # where it would change the text, the longest matches do
+        (untaught, b"ab ab a", [4, 9, 5, 2]),
+        (tokenizer, b"ab\xc3a\xa4", [6, 3, 7, 6, 8]),  # half characters leave the rest alone
+        (untaught, b"a!b", [2, 0, 3]),  # a byte that no token has becomes the filler
+    ],
+)
+def test_text_is_encoded_by_the_tokenizer_or_by_longest_matches(
+    encode: Callable[[str], list[int]], text: bytes, tokens: list[int]
+) -> None:
+    assert TokenizerVocab(VOCAB, encode).encode(text) == tokens
 
 
 def test_of_several_tokens_of_the_same_bytes_the_tokenizers_choice_counts_or_the_first() -> None:

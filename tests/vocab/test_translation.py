@@ -55,10 +55,8 @@ def test_a_text_is_read_as_one_text_that_control_tokens_divide(read: Translation
 @pytest.mark.parametrize(
     ("ours", "theirs", "read"),
     [
-        (False, False, [8, 10, 9, 5]),
-        (True, False, [5]),
-        (True, True, [0, 5]),
-        (False, True, [0, 8, 10, 9, 5]),
+        *((False, False, [8, 10, 9, 5]), (True, False, [5])),
+        *((True, True, [0, 5]), (False, True, [0, 8, 10, 9, 5])),
     ],
 )
 def test_a_prompt_begins_with_the_drafts_own_bos_where_it_wants_one(

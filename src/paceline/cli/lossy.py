@@ -47,12 +47,12 @@ def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     Plain decoding, prompt lookup and, with -md, a draft model are measured with each number, and the fastest
     within --max-rise is recommended. Fewer experts change what the model says (--lossy experts=N).
     """
-    from paceline.prepare.experts import ExpertsPlan, measure_experts
-    from paceline.report.lossy import write_experts
+    from paceline.prepare.experts import measure_experts
+    from paceline.report.variants import write_experts
 
-    file, counts = plan.pop("file"), parse_numbers(int, "--experts", plan.pop("experts"))
-    chosen = ExpertsPlan(counts, read_text(file) if file else "", plan.pop("tokens"), **plan)
-    run(measure_experts, models, chosen, write_experts, as_json)
+    counts, file = parse_numbers(int, "--experts", plan.pop("experts")), plan.pop("file")
+    plan |= {"counts": counts, "text": read_text(file) if file else "", "text_tokens": plan.pop("tokens")}
+    run(measure_experts, models, plan, write_experts, as_json)
 
 
 @with_option_groups(models=LOSSLESS_OPTIONS, plan=PREFILL_OPTIONS)
@@ -62,11 +62,11 @@ def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     Time to the first token and what is left of the whole prompt's answers are measured for each share, and
     the soonest within --min-agreement is recommended. This changes what the model says (--lossy prefill=X).
     """
-    from paceline.prepare.prefill import PrefillPlan, measure_prefill
-    from paceline.report.lossy import write_prefill
+    from paceline.prepare.prefill import measure_prefill
+    from paceline.report.variants import write_prefill
 
-    shares = parse_numbers(float, "--shares", plan.pop("shares"))
-    run(measure_prefill, models, PrefillPlan(shares, **plan), write_prefill, as_json)
+    plan["shares"] = parse_numbers(float, "--shares", plan["shares"])
+    run(measure_prefill, models, plan, write_prefill, as_json)
 
 
 def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
@@ -78,22 +78,24 @@ def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any
 
 
 def run(
-    measure: Callable[[Mapping[str, Any], Any, Any], dict[str, Any]],
+    measure: Callable[..., dict[str, Any]],
     models: dict[str, Any],
-    plan: Any,
+    plan: Mapping[str, Any],
     write: Callable[[Mapping[str, Any], IO[str]], None],
     as_json: bool,
+    *,
+    at_end: bool = True,
 ) -> None:
-    """Measure under progress bars, and print the record."""
+    """Measure under progress bars, and print the record. at_end: see progress."""
     from paceline.cli.progress import progress
 
     with ExitStack() as drawn:
         interrupts = drawn.enter_context(Interrupts())
 
         def begin(work: Mapping[str, int]) -> Callable[[str], None]:
-            return drawn.enter_context(progress(work, interrupts))
+            return drawn.enter_context(progress(work, interrupts, at_end=at_end))
 
-        record = measure(resolve_models(models), plan, begin)
+        record = measure(resolve_models(models), begin, **plan)
     if as_json:
         print_json(record)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +11,9 @@ from paceline.cli import options
 from paceline.cli.groups import DEVICE_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.lossy import run
 from paceline.cli.options import OUTPUT, argument, model_file, option
-from paceline.cli.output import print_json, print_note
-from paceline.cli.references import resolve_models
+from paceline.cli.output import print_note
 from paceline.speculative.errors import UsageError
 
 SEARCH = "Search"
@@ -47,18 +46,10 @@ def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) ->
     the best view. For transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the
     search with the best view so far.
     """
-    from paceline.cli.progress import progress
-    from paceline.prepare.views import ANSWERS, VIEWS, search_views
+    from paceline.prepare.views import search_views
+    from paceline.report.variants import write_view
 
-    work = {ANSWERS: 2 * search_plan["items"], VIEWS: search_plan["tries"]}
-    with Interrupts() as interrupts, progress(work, interrupts, at_end=False) as tick:
-        record = search_views(resolve_models(models), tick, **search_plan)
-    if as_json:
-        print_json(record)
-        return
-    from paceline.report.views import write
-
-    write(record, sys.stdout)
+    run(search_views, models, search_plan, write_view, as_json, at_end=False)
 
 
 @app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from paceline.drafters.head import head_row
 from paceline.drafters.model import Ids, ModelDrafter
 from paceline.drafters.parts import DrafterInputs
-from paceline.heads.target import HeadForward
+from paceline.heads.draft_base import DraftForward
 from paceline.speculative.interfaces import Drafter
 from paceline.speculative.sampling import Logits
 
@@ -18,7 +18,7 @@ class ExitsDrafter(ModelDrafter):
 
     name = "exits"
 
-    def _row(self, out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+    def _row(self, out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
         return head_row(out, node, dense=dense)
 
 

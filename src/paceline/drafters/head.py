@@ -9,8 +9,9 @@ from weakref import WeakSet
 from paceline.drafters.compose import Resting
 from paceline.drafters.model import Ids, ModelDrafter, ModelDrafterState
 from paceline.drafters.parts import DrafterInputs
+from paceline.heads.draft_base import DraftForward
 from paceline.heads.session import HeadSession
-from paceline.heads.target import HeadForward, HeadTarget
+from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import NO_BUDGET, NO_OUTPUTS, Budget, Features, RequiredOutputs, Session
 from paceline.speculative.resumable_session import ResumableSession, common_prefix
 from paceline.speculative.sampling import Logits
@@ -116,11 +117,11 @@ class HeadDrafter(ModelDrafter):
             ]
         )
 
-    def _row(self, out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+    def _row(self, out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
         return head_row(out, node, dense=dense)
 
 
-def head_row(out: HeadForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+def head_row(out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
     """See ModelDrafter._row, for a head with a draft vocabulary of its own."""
     if dense:
         return out.logits(node + 1), None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.heads.arrays import array, concatenate, is_numpy, rms_norm, silu, zeros
+from paceline.heads.arrays import array, attention, concatenate, is_numpy, rms_norm, silu, zeros
 
 MIN_CAPACITY = 256  # positions
 # Numbers of each type of rotary positions in config.json.
@@ -86,6 +86,13 @@ class Stacked:
         return [out[:, start:end] for start, end in zip([0, *self._ends], self._ends, strict=False)]
 
 
+class Cache(Protocol):
+    """Keys and values of earlier rows."""
+
+    def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Append rows; return the keys and values of all."""
+
+
 class KeyValueCache:
     """Keys and values [kv_heads, places, head_dim] of a layer."""
 
@@ -149,6 +156,19 @@ class DecoderLayer:
             x = rms_norm(x, norm, self.shape.eps)
         return x.swapaxes(0, 1)
 
+    def __call__(self, x: Any, rotation: Rotation, cache: Cache | None, mask: Any) -> Any:
+        """Return the layer's output. The cache also takes the keys and values of x.
+        mask: [rows, places of the cache and rows], None for everything."""
+        normed = rms_norm(x, self.input_norm, self.shape.eps)
+        return self.feed_forward(x + self.attend(normed, rotation, cache, mask))
+
+    def attend(self, normed: Any, rotation: Rotation, cache: Cache | None, mask: Any) -> Any:
+        """Return what attention adds to the residual stream."""
+        keys, values = self.keys_values(normed, rotation)
+        if cache is not None:
+            keys, values = cache.extend(keys, values)
+        return self.o(attention(self.queries(normed, rotation), keys, values, mask))
+
     def feed_forward(self, x: Any) -> Any:
         """Return x with the feed-forward block added, if the layer has one."""
         if not self._feeds:
@@ -156,6 +176,13 @@ class DecoderLayer:
         normed = x if self._post_norm is None else rms_norm(x, self._post_norm, self.shape.eps)
         gate, up = self._gate_up(normed)
         return x + self._down(silu(gate) * up)
+
+
+def decoder_layers(
+    shape: LayerShape, n: int, weights: Weights, make: MakeLinear | None = None
+) -> list[DecoderLayer]:
+    """Return the layers with the weights `layers.0.`... to `layers.N.`..."""
+    return [DecoderLayer(shape, weights, f"layers.{i}.", make) for i in range(n)]
 
 
 class Rotary:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 
-class DraftBase:
-    """A draft in the folder `path`, beside or around the model `_base`."""
+from paceline.speculative.forward_output import LogitsOutput, row_index
+from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.tree import DraftTree
+
+Ids = NDArray[np.int64]
+Row = NDArray[np.float32]  # logits
+
+
+class DraftBase(ABC):
+    """A draft in the folder `path`, beside or around the model `base`."""
 
     modification = ""
-    path: Path
-    _base: Any
+
+    def __init__(self, path: Path, base: Any) -> None:
+        self.path, self._base = path, base
+        self.on_forward: Callable[[int, int, float], None] | None = None
+        self._passes = 0  # to notice reads of an outdated output
+        self._ids: Ids | None = None  # of the tokens that can be drafted, None for all
 
     @property
     def name(self) -> str:
@@ -28,3 +45,43 @@ class DraftBase:
     @property
     def token_trie(self) -> Any:
         return self._base.token_trie
+
+    def forward(
+        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
+    ) -> list[DraftForward]:
+        began = perf_counter()
+        self._passes += 1
+        outs = self._forward(batch)
+        if self.on_forward is not None:
+            rows = sum(out.computed for out in outs)
+            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
+        return outs
+
+    @abstractmethod
+    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
+        """Compute a batch."""
+
+    def scatter(self, row: Row) -> Row:
+        """Return logits of the target's vocabulary, minus infinity for tokens that are not drafted."""
+        if self._ids is None:
+            return row
+        out = np.full(self._base.vocab.size, -np.inf, np.float32)
+        out[self._ids] = row
+        return out
+
+
+class DraftForward(LogitsOutput):
+    """Rows `first`, `first + 1`, ... of a session."""
+
+    def __init__(self, draft: DraftBase, rows: Sequence[Row], first: int, computed: int) -> None:
+        super().__init__(computed)
+        self._draft, self._rows, self._first = draft, list(rows), first
+        self._pass = draft._passes
+
+    def draft_logits(self, row: int) -> tuple[Ids | None, Row]:
+        """Return the ids of the draft vocabulary, None for all, and their logits."""
+        row_index(row, range(self._first, len(self._rows)), self._pass == self._draft._passes)
+        return self._draft._ids, self._rows[row]
+
+    def logits(self, row: int) -> Row:
+        return self._draft.scatter(self.draft_logits(row)[1])

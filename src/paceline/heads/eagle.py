@@ -8,19 +8,12 @@ side by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from paceline.heads.arrays import attention, concatenate, rms_norm
+from paceline.heads.arrays import concatenate, rms_norm
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import DecoderLayer, MakeLinear, Product, Rotary, Weights, linear
+from paceline.heads.decoder import Cache, MakeLinear, Product, Rotary, Weights, decoder_layers, linear
 from paceline.speculative.errors import ModelError
-
-
-class Cache(Protocol):
-    """Keys and values of earlier rows (decoder.KeyValueCache)."""
-
-    def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Append rows; return the keys and values of all."""
 
 
 class EagleHead:
@@ -30,9 +23,7 @@ class EagleHead:
         self.config = config
         self._is_first = config.kind == "eagle"
         self._rotary = Rotary(config.shape)
-        self.layers = [
-            DecoderLayer(config.shape, weights, f"layers.{i}.", make) for i in range(config.n_layers)
-        ]
+        self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._fc = linear(weights, "fc", make)
         self._norm, self._output = weights.get("norm.weight"), output_matrix(weights, make)
         self._hidden_norm = weights.get("layers.0.hidden_norm.weight")
@@ -69,12 +60,9 @@ class EagleHead:
             x = concatenate([rms_norm(embeddings, first.input_norm, eps), normed])
             residual = normed if self.config.norm_before_residual else hidden
         rotation = self._rotary(x, positions)
-        for layer, cache in zip(self.layers, caches, strict=True):
-            if layer is not first:
-                x = rms_norm(residual, layer.input_norm, eps)
-            keys, values = cache.extend(*layer.keys_values(x, rotation))
-            attended = attention(layer.queries(x, rotation), keys, values, mask)
-            residual = layer.feed_forward(residual + layer.o(attended))
+        residual = first.feed_forward(residual + first.attend(x, rotation, caches[0], mask))
+        for layer, cache in zip(self.layers[1:], caches[1:], strict=True):
+            residual = layer(residual, rotation, cache, mask)
         if self.config.norm_output and self._norm is not None:
             return rms_norm(residual, self._norm, eps)
         return residual

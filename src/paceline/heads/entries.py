@@ -10,7 +10,6 @@ from paceline.speculative.errors import ModelError
 MAX_WIDTH = 1 << 20  # of a layer
 MAX_VOCAB = 1 << 24
 MAX_COUNT = 1 << 10  # of layers, heads of attention, or drafted tokens
-MAX_LIST = 1 << 12
 
 
 class Entries:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any, Protocol
 
-from paceline.heads.arrays import zeros
-from paceline.heads.decoder import KeyValueCache
-from paceline.heads.exit_session import ExitSession, KangarooSession
-from paceline.heads.exits import KangarooHead
+from paceline.heads.arrays import array, to_numpy, zeros
+from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
+from paceline.heads.draft_base import DraftForward
+from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles
-from paceline.heads.target import HeadBase, HeadForward, HeadTarget
+from paceline.heads.session import HeadSession, Row, tree_mask
+from paceline.heads.target import HeadBase, HeadTarget
 from paceline.speculative.interfaces import RequiredOutputs, Session, Target
 from paceline.speculative.tree import DraftTree
+
+MIN_REUSED_ROWS = 16  # of another text; fewer are read again, in one product
 
 
 class ExitBase(HeadBase, Protocol):
@@ -56,27 +58,19 @@ class ExitTarget(HeadTarget):
         """Give a retained session of another text that begins alike its first layers again."""
         session.first_layers = self._first_layers.open(beside)
 
-    def forward(
-        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
-    ) -> list[HeadForward]:
-        began, width = perf_counter(), self.config.target.hidden
-        self._passes += 1
+    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
+        outs, width = list[DraftForward](), self.config.target.hidden
         inner = [(session.first_layers, first_layers_part(session, tree)) for session, tree in batch]
-        outs = list[HeadForward]()
         for (session, tree), out in zip(batch, self._first_layers.forward(inner, self._want), strict=True):
             if isinstance(tree, int):
                 session.read(tree)
-                outs.append(HeadForward(self, [], 0, tree))
+                outs.append(DraftForward(self, [], 0, tree))
                 continue
             found = out.features
             # A tree of the last pass has no new rows.
             hidden: Any = () if found.hidden is None else found.hidden[found.lead :]
             first, rows = session.compute_rows(tree, hidden[:, 0, :width] if len(hidden) else hidden)
-            outs.append(HeadForward(self, rows, first, out.computed))
-        if self.on_forward is not None:
-            self.on_forward(
-                sum(out.computed for out in outs), len(batch[0][0].tokens), perf_counter() - began
-            )
+            outs.append(DraftForward(self, rows, first, out.computed))
         return outs
 
     def forget(self) -> None:
@@ -89,3 +83,106 @@ class ExitTarget(HeadTarget):
 def first_layers_part(session: Any, tree: DraftTree | int) -> DraftTree | int:
     """Return what the first layers compute; an adapter may have to read more tokens than they."""
     return min(tree, session.first_layers.pending_tokens) if isinstance(tree, int) else tree
+
+
+class ExitSession:
+    """A text in an early exit, which only reads the hidden states of the last pass.
+    place: of the exit among those of the head."""
+
+    def __init__(self, head: ExitsHead, place: int, first_layers: Session, like: Any) -> None:
+        self._head, self._place, self._like = head, place, like
+        self.first_layers = first_layers
+        self._rows: list[Row] = []
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.first_layers.tokens
+
+    @property
+    def pending_tokens(self) -> int:
+        return self.first_layers.pending_tokens
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.first_layers.extend(tokens)
+
+    def commit(self, path: Sequence[int], root: int) -> None:
+        self.first_layers.commit(path, root)
+
+    def close(self) -> None:
+        self.first_layers.close()
+
+    def read(self, n: int) -> None:
+        """Do nothing: an adapter has no context."""
+
+    def compute_rows(self, tree: DraftTree, hidden: Any) -> tuple[int, list[Row]]:
+        """Return the first new row, and the logits of the root and of all nodes.
+        hidden: [new rows, width], the first layers' output for the last rows of the tree."""
+        first = 1 + len(tree) - len(hidden)
+        del self._rows[first:]
+        if len(hidden):
+            logits = self._head.logits(array(self._like, hidden), self._place)
+            self._rows += list(to_numpy(logits))
+        return first, self._rows
+
+
+class KangarooSession(HeadSession):
+    """A text in a Kangaroo adapter. The target's own passes give the hidden states of the text, and the first
+    layers those of the root and of drafted tokens."""
+
+    def __init__(self, head: KangarooHead, first_layers: Session, like: Any, n_ctx: int) -> None:
+        super().__init__(head, like, n_ctx)
+        self.first_layers = first_layers
+        self._states = zeros(like, (0, self._shape[1]))  # of the root and of the nodes
+
+    @property
+    def pending_tokens(self) -> int:
+        return max(self.first_layers.pending_tokens, len(self.tokens) - 1 - self._next, 0)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        super().extend(tokens)
+        self.first_layers.extend(tokens)
+
+    def close(self) -> None:
+        super().close()
+        self.first_layers.close()
+
+    def rewind(self, n: int) -> None:
+        if n < MIN_REUSED_ROWS:
+            return super().rewind(0)
+        super().rewind(n + 1)  # a row takes no token behind its own
+        if self._known > n:
+            self._waiting, self._known = self._waiting[:-1], n
+        return None
+
+    def read(self, n: int) -> None:
+        super().read(max(0, min(n, len(self.tokens) - 1 - self._next)))
+
+    def compute_rows(self, tree: DraftTree, hidden: Any) -> tuple[int, list[Row]]:
+        """See ExitSession."""
+        first = 1 + len(tree) - len(hidden)
+        if len(hidden):
+            states = zeros(self._like, (1 + len(tree), self._shape[1]))
+            states[:first], states[first:] = self._states[:first], array(self._like, hidden)
+            self._states = states
+        return self.compute(tree)
+
+    def _read(self, tokens: Sequence[int], features: Any) -> None:
+        n, start = len(features), self._next - self._first
+        mask = as_mask(self._like, causal_mask(n, start + n)) if n > 1 else None
+        positions = range(self._next, self._next + n)
+        self._head.extend(features[:, 0], positions, self._caches, mask)
+
+    def _root(self, token: int, features: Any) -> Row:
+        return self._forward(self._states[:1], [self._next], None)[0]
+
+    def _nodes(self, tree: DraftTree, known: int) -> None:
+        if known == len(tree):
+            return
+        depths, nodes = tree.depths(), range(known, len(tree))
+        mask = tree_mask(tree, nodes, self._next - self._first)
+        positions = [self._next + depths[node] for node in nodes]
+        self._rows += self._forward(self._states[1 + known :], positions, as_mask(self._like, mask))
+
+    def _forward(self, states: Any, positions: Sequence[int], mask: Any) -> list[Row]:
+        outputs = self._head.forward(states, positions, self._caches, mask)
+        return list(to_numpy(self._head.logits(outputs)))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.heads.arrays import attention, rms_norm, silu
+from paceline.heads.arrays import rms_norm, silu
 from paceline.heads.config import HeadConfig
-from paceline.heads.decoder import DecoderLayer, MakeLinear, Rotary, Weights, linear
-from paceline.heads.eagle import Cache, output_matrix
+from paceline.heads.decoder import Cache, MakeLinear, Rotary, Weights, decoder_layers, linear
+from paceline.heads.eagle import output_matrix
 
 
 class ExitAdapter:
@@ -49,9 +49,7 @@ class KangarooHead:
 
     def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config, self._rotary = config, Rotary(config.shape)
-        self.layers = [
-            DecoderLayer(config.shape, weights, f"layers.{i}.", make) for i in range(config.n_layers)
-        ]
+        self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._norm, self._output = weights["norm.weight"], output_matrix(weights, make)
 
     def extend(self, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any) -> Any:
@@ -59,10 +57,7 @@ class KangarooHead:
         mask: [rows, places of the caches and rows], None for everything."""
         rotation = self._rotary(hidden, positions)
         for layer, cache in zip(self.layers, caches, strict=True):
-            normed = rms_norm(hidden, layer.input_norm, self.config.shape.eps)
-            keys, values = cache.extend(*layer.keys_values(normed, rotation))
-            hidden = hidden + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
-            hidden = layer.feed_forward(hidden)
+            hidden = layer(hidden, rotation, cache, mask)
         return hidden
 
     def forward(self, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any) -> Any:

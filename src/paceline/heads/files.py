@@ -1,4 +1,6 @@
-"""Files of heads: a folder with config.json, and weights as safetensors (or as PyTorch's pickles)."""
+"""Files of heads: a folder with config.json, and weights as safetensors (or as PyTorch's pickles).
+
+A trained head is written in speculators' layout (EAGLE-3, blocks), or in the same style for other kinds."""
 
 from __future__ import annotations
 
@@ -6,16 +8,26 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import KIND_KEY, HeadConfig, as_kangaroo, read_config
+from paceline.heads.config import (
+    EAGLE3_VARIANTS,
+    KIND_KEY,
+    SPECULATORS_KEY,
+    VERSION,
+    HeadConfig,
+    as_kangaroo,
+    layer_entries,
+    read_config,
+)
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.system.strict_json import parse_json
+from paceline.system.whole import atomic_write, write_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 # Medusa's authors have a name of their own.
@@ -26,8 +38,9 @@ SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 100_000_000  # of safetensors
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
-# SafeAILab calls the layer `midlayer`, and older files number it.
-RENAMED = {"midlayer.": "layers.0."}
+PUBLISHED = {"eagle3": "eagle3", "block": "dspark"}  # speculators' names
+CLASSES = {"eagle3": "Eagle3DraftModel", "dspark": "DSparkDraftModel"}
+LAYER_NAME = re.compile(r"^midlayer\.")  # SafeAILab's; its older files number the layer
 MEDUSA_NAME = re.compile(r"(\d+)\.(\d+)\.(linear\.\w+|weight|bias)")  # head, part and weight
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -125,10 +138,7 @@ def renamed(name: str, config: HeadConfig) -> str:
     if config.kind == "medusa" and (found := MEDUSA_NAME.fullmatch(name)):
         head, part, rest = found.groups()
         return f"blocks.{head}.{part}.{rest}" if rest.startswith("linear") else f"lm_head.{head}.{rest}"
-    for old, new in RENAMED.items():
-        if name.startswith(old):
-            return new + name.removeprefix(old)
-    return name
+    return LAYER_NAME.sub("layers.0.", name)
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -173,8 +183,6 @@ def write_safetensors(path: Path, weights: Arrays) -> None:
     """Write tensors; float32 becomes bfloat16, rounded to nearest. Raises OSError."""
     from safetensors import TensorSpec, serialize
 
-    from paceline.system.whole import atomic_write
-
     stored = {name: _stored(np.ascontiguousarray(value)) for name, value in weights.items()}
     specs = {
         name: TensorSpec(dtype=kind, shape=data.shape, data_ptr=data.ctypes.data, data_len=data.nbytes)
@@ -190,3 +198,79 @@ def _stored(value: NDArray[Any]) -> tuple[str, NDArray[Any]]:
         return value.dtype.name, value
     bits = value.view(np.uint32)
     return "bfloat16", ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def write_head(
+    folder: Path,
+    config: HeadConfig,
+    weights: Mapping[str, NDArray[Any]],
+    ids: NDArray[np.int64],
+    sample: NDArray[np.float32],
+    card: Mapping[str, Any],
+) -> None:
+    """Write a head into a folder; weights come first, so that a folder with config.json is complete.
+    ids: the draft vocabulary. sample: see heads/target.py. Raises OSError."""
+    size = config.target.vocab
+    out: dict[str, NDArray[Any]] = {name: np.asarray(value, np.float32) for name, value in weights.items()}
+    if len(ids) != size:
+        is_drafted = np.zeros(size, np.bool_)
+        is_drafted[ids] = True
+        out |= {"d2t": ids - np.arange(len(ids)), "t2d": is_drafted}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(folder / WEIGHTS, out)
+    write_safetensors(folder / SAMPLE, {SAMPLE_NAME: sample})
+    for name, data in ((CARD, card), (CONFIG, config_entries(config))):
+        write_json(folder / name, data)
+
+
+def config_entries(config: HeadConfig) -> dict[str, Any]:
+    """Return the head's config.json."""
+    if config.kind not in PUBLISHED:
+        exits = {"exits": [asdict(facts) for facts in config.exits], "default_exit": config.default_exit}
+        return {
+            KIND_KEY: config.kind,
+            "version": VERSION,
+            "target": asdict(config.target),
+            "draft_vocab_size": config.draft_vocab,
+            "layer_ids": list(config.layer_ids),
+            "num_hidden_layers": config.n_layers,
+            "depth": config.depth,
+            "layer": layer_entries(config.shape),
+            **(exits if config.exits else {}),
+        }
+    name = PUBLISHED[config.kind]
+    layer = layer_entries(config.shape) | {
+        "model_type": "llama" if name == "eagle3" else "qwen3",
+        "num_hidden_layers": config.n_layers,
+        "vocab_size": config.target.vocab,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": False,
+    }
+    out = {
+        SPECULATORS_KEY: name,
+        "architectures": [CLASSES[name]],
+        "draft_vocab_size": config.draft_vocab,
+        "transformer_layer_config": layer,
+        "speculators_config": {
+            "algorithm": name,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": config.depth or 5}],
+            "verifier": {"name_or_path": config.target.name, "architectures": []},
+        },
+        "target_hidden_size": config.target.hidden,
+        "paceline": {"version": VERSION, "target": asdict(config.target)},
+    }
+    if name == "eagle3":
+        return out | {
+            "eagle_aux_hidden_state_layer_ids": list(config.layer_ids),
+            **{name: getattr(config, name) for name in EAGLE3_VARIANTS},
+        }
+    return out | {
+        "aux_hidden_state_layer_ids": list(config.layer_ids),
+        "block_size": config.depth + (not config.from_root),
+        "mask_token_id": config.mask_token,
+        "markov_rank": config.markov_rank,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": False,
+        "sample_from_anchor": config.from_root,
+    }

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from paceline.heads.draft_base import DraftBase
+from paceline.heads.draft_base import DraftBase, DraftForward
 from paceline.speculative.errors import ContractError
-from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs, Session
-from paceline.speculative.sampling import Logits
+from paceline.speculative.interfaces import NO_OUTPUTS, Session
 from paceline.speculative.tree import DraftTree, chain
 
 
@@ -24,14 +21,12 @@ class ParallelDraft(DraftBase):
     kind = "pard"
 
     def __init__(self, path: Path, inner: Any, mask_token: int, depth: int) -> None:
-        self.path, self._base = path, inner
+        super().__init__(path, inner)
         self.max_depth = depth
         self.masks = chain([mask_token] * (depth - 1), self.kind)
         self.vocab, self.settings, self.weight_bytes = inner.vocab, inner.settings, inner.weight_bytes
         # Any tree can be drafted: its nodes take the rows of the masks.
         self.caps = replace(inner.caps, max_branches=64)
-        self.on_forward: Callable[[int, int, float], None] | None = None
-        self._passes = 0
 
     @property
     def description(self) -> str:
@@ -43,11 +38,7 @@ class ParallelDraft(DraftBase):
     def open(self, beside: Session | None = None) -> ParallelDraftSession:
         return ParallelDraftSession(self._base.open())
 
-    def forward(
-        self, batch: Sequence[tuple[ParallelDraftSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[ParallelDraftForward]:
-        began = perf_counter()
-        self._passes += 1
+    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
         due = [
             (session, tree if isinstance(tree, int) else self.masks)
             for session, tree in batch
@@ -59,20 +50,14 @@ class ParallelDraft(DraftBase):
             computed[id(session)] = out.computed
             if not isinstance(tree, int):
                 session.rows = [out.logits(row).copy() for row in range(len(tree) + 1)]
-        found = [self._answer(session, tree, computed.get(id(session), 0)) for session, tree in batch]
-        if self.on_forward is not None and due:
-            rows = sum(out.computed for out in found)
-            self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
-        return found
+        return [self._answer(session, tree, computed.get(id(session), 0)) for session, tree in batch]
 
-    def _answer(
-        self, session: ParallelDraftSession, tree: DraftTree | int, computed: int
-    ) -> ParallelDraftForward:
+    def _answer(self, session: ParallelDraftSession, tree: DraftTree | int, computed: int) -> DraftForward:
         if isinstance(tree, int):
-            return ParallelDraftForward(self, [], 0, computed)
+            return DraftForward(self, [], 0, computed)
         first = session.begin(tree)
         rows = [session.rows[min(depth, self.max_depth - 1)] for depth in (0, *tree.depths())]
-        return ParallelDraftForward(self, rows, first, computed)
+        return DraftForward(self, rows, first, computed)
 
     def forget(self) -> None:
         self._base.forget()
@@ -86,7 +71,7 @@ class ParallelDraftSession:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.rows: list[Logits] = []
+        self.rows: list[Any] = []
         self._tree: DraftTree | None = None
 
     @property
@@ -118,15 +103,3 @@ class ParallelDraftSession:
     def close(self) -> None:
         self.rows, self._tree = [], None
         self.inner.close()
-
-
-class ParallelDraftForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of a session."""
-
-    def __init__(self, draft: ParallelDraft, rows: Sequence[Logits], first: int, computed: int) -> None:
-        super().__init__(computed)
-        self._draft, self._rows, self._first, self._pass = draft, rows, first, draft._passes
-
-    def logits(self, row: int) -> Logits:
-        row_index(row, range(self._first, len(self._rows)), self._pass == self._draft._passes)
-        return self._rows[row]

@@ -7,7 +7,7 @@ the first token is drafted, needs no hidden state of the root, which the target 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,18 @@ Row = NDArray[np.float32]  # logits [draft_vocab]
 
 
 class HeadSession(ABC):
-    """One text. like: an array of the type and device that the head computes with.
-    shape: layers and width of the features of a token."""
+    """One text in the network `head`. like: an array of the type and device that the head computes
+    with. embed: returns embeddings of tokens, if the head reads them."""
 
-    def __init__(self, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
-        self._like, self._shape, self._n_ctx = like, shape, n_ctx
+    def __init__(self, head: Any, like: Any, n_ctx: int, embed: Embed | None = None) -> None:
+        self._head, self._like, self._n_ctx = head, like, n_ctx
+        self._embed: Any = embed
+        self._shape = len(head.config.layer_ids), head.config.target.hidden  # of a token's features
+        self._caches = [KeyValueCache() for _ in getattr(head, "layers", ())]
         self.tokens: list[int] = []
         self._first = self._next = 0  # the tokens of the first row and of the next one
         self._known = 0  # hidden states were seen of the tokens before this one
-        self._joined: Any = zeros(like, (0, *shape))
+        self._joined: Any = zeros(like, (0, *self._shape))
         self._pieces: list[Any] = []
         self._tree = EMPTY
         self._rows: list[Row] = []  # of the root and of the tree's nodes
@@ -160,24 +163,17 @@ class HeadSession(ABC):
     def _nodes(self, tree: DraftTree, known: int) -> None:
         """Append the logits of the nodes behind the first `known` to `_rows`."""
 
-    @abstractmethod
     def _truncate(self, n: int) -> None:
         """Keep the first `n` rows of the context."""
+        for cache in self._caches:
+            cache.truncate(n)
 
 
 class EagleSession(HeadSession):
     """A text in an autoregressive head. Nodes are computed level by level, a level in one product."""
 
-    def __init__(self, head: EagleHead, embed: Embed, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
-        self._head, self._embed = head, embed
-        self._caches = [KeyValueCache() for _ in head.layers]
-        self._outputs: list[Any] = []  # hidden states [1, hidden] fed back, of the root and of the nodes
-        super().__init__(like, shape, n_ctx)
-
-    def _truncate(self, n: int) -> None:
-        for cache in self._caches:
-            cache.truncate(n)
-        self._outputs = []
+    _head: EagleHead
+    _outputs: list[Any]  # hidden states [1, hidden] fed back, of the root and of the nodes
 
     def _forward(self, tokens: Sequence[int], hidden: Any, positions: Sequence[int], mask: Any) -> Any:
         embeddings = array(self._like, self._embed(tokens))
@@ -193,6 +189,7 @@ class EagleSession(HeadSession):
         return self._forward(tokens, self._head.fuse(features), positions, mask)
 
     def _root(self, token: int, features: Any) -> Row:
+        self._outputs = []
         return self._add(self._read([token], features))[0]
 
     def _add(self, out: Any) -> list[Row]:
@@ -236,8 +233,6 @@ def tree_mask(tree: DraftTree, nodes: range, root: int, start: int = 0) -> NDArr
 class ParallelSession(HeadSession):
     """A text in a head that drafts all depths at once: a node's row is that of its depth."""
 
-    max_depth = 0
-
     def _nodes(self, tree: DraftTree, known: int) -> None:
         depths = tree.depths()
         for node in range(known, len(tree)):
@@ -251,13 +246,9 @@ class ParallelSession(HeadSession):
 class MedusaSession(ParallelSession):
     """A text in Medusa heads, which read the last hidden state only."""
 
-    def __init__(self, head: MedusaHead, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
-        self._head = head
-        super().__init__(like, shape, n_ctx)
+    _head: MedusaHead
 
     def _read(self, tokens: Sequence[int], features: Any) -> None: ...
-
-    def _truncate(self, n: int) -> None: ...
 
     def _root(self, token: int, features: Any) -> Row:
         self._drafted: Row = to_numpy(self._head.forward(features[:, 0]))
@@ -271,21 +262,14 @@ class MedusaSession(ParallelSession):
 class BlockSession(ParallelSession):
     """A text in a block head. The caches hold the context, and during a pass the block."""
 
-    def __init__(self, head: BlockHead, embed: Embed, like: Any, shape: tuple[int, int], n_ctx: int) -> None:
-        self._head, self._embed = head, embed
-        self._caches = [KeyValueCache() for _ in head.layers]
-        self._drafted: Row = np.empty((0, 0), np.float32)
-        self._outputs: Any = None  # [depth, hidden]
-        self._states: list[Any] = []  # of the Markov head, behind the rows
-        super().__init__(like, shape, n_ctx)
+    _head: BlockHead
+    _drafted: Row  # [depth, draft_vocab]
+    _outputs: Any  # [depth, hidden]
+    _states: list[Any]  # of the Markov head, behind the rows
 
     def _read(self, tokens: Sequence[int], features: Any) -> None:
         positions = range(self._next, self._next + len(tokens))
         self._head.extend(self._caches, self._head.context(features), positions)
-
-    def _truncate(self, n: int) -> None:
-        for cache in self._caches:
-            cache.truncate(n)
 
     def _root(self, token: int, features: Any) -> Row:
         self._read([token], features)
@@ -319,13 +303,15 @@ class BlockSession(ParallelSession):
         return out
 
 
+SESSIONS: Mapping[type, type[HeadSession]] = {
+    EagleHead: EagleSession,
+    MedusaHead: MedusaSession,
+    BlockHead: BlockSession,
+}
+
+
 def open_session(
     head: EagleHead | BlockHead | MedusaHead, embed: Embed, like: Any, n_ctx: int
 ) -> HeadSession:
     """Return a new session of a head. like: an array of the type and device to compute with."""
-    shape = len(head.config.layer_ids), head.config.target.hidden
-    if isinstance(head, MedusaHead):
-        return MedusaSession(head, like, shape, n_ctx)
-    if isinstance(head, BlockHead):
-        return BlockSession(head, embed, like, shape, n_ctx)
-    return EagleSession(head, embed, like, shape, n_ctx)
+    return SESSIONS[type(head)](head, like, n_ctx, embed)

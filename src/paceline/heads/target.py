@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,18 +15,16 @@ from paceline.heads.arrays import array
 from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
-from paceline.heads.draft_base import DraftBase
+from paceline.heads.draft_base import DraftBase, DraftForward
 from paceline.heads.eagle import EagleHead
 from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, prefix_errors, weights_file
 from paceline.heads.medusa import MedusaHead
-from paceline.heads.session import HeadSession, Row, open_session
+from paceline.heads.session import HeadSession, open_session
 from paceline.heads.shapes import check_shapes
 from paceline.speculative.errors import ModelError
-from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, Session, Target
 from paceline.speculative.tree import DraftTree, chain
-from paceline.speculative.vocabulary import Vocab
 from paceline.system.identity import file_fingerprint
 
 MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
@@ -44,28 +41,11 @@ SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
 
-class HeadBase(Protocol):
+class HeadBase(Target, Protocol):
     """What a head needs of its target: a Backend that is a ShowsHiddenStates (backends/interface.py)."""
 
     @property
-    def vocab(self) -> Vocab: ...
-
-    @property
-    def caps(self) -> Caps: ...
-
-    @property
-    def origin(self) -> str: ...
-
-    @property
     def layers(self) -> int: ...
-
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def text(self) -> Any: ...
-
-    @property
-    def token_trie(self) -> Any: ...
 
     @property
     def hidden_size(self) -> int: ...
@@ -88,10 +68,10 @@ class HeadTarget(DraftBase):
         engine: str = "",
         like: Any = None,
     ) -> None:
-        self.path = files.path
+        super().__init__(files.path, base)
         self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
-        self.vocab, self._base = base.vocab, base
+        self.vocab = base.vocab
         weights: dict[str, Any] = dict(files.weights)
         check_sample(files.path, files.sample, base, self.config)
         if not any(name.startswith("lm_head.") for name in weights):
@@ -106,10 +86,7 @@ class HeadTarget(DraftBase):
         self._like = np.zeros(0, np.float32) if like is None else like
         weights = {name: array(self._like, value) for name, value in weights.items()}
         self._own_embeddings = weights.get("embed_tokens.weight")
-        self._head = make_network(files.path, self.config, weights, make_linear)
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
-        self._passes = 0
-        self.on_forward: Callable[[int, int, float], None] | None = None
         self.caps = Caps(
             max_branches=MAX_BRANCHES,
             rollback="free",
@@ -119,18 +96,18 @@ class HeadTarget(DraftBase):
             n_ctx=base.caps.n_ctx,
         )
         self.max_depth = self.config.depth or base.caps.n_ctx
-        self._try_out()
-
-    def _try_out(self) -> None:
-        """Compute two rows. Raises ModelError for weights that do not fit the configuration."""
-        try:
-            self._compute_two_rows()
-        except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
-            raise ModelError(
-                f"{self.path}: its weights do not fit its configuration ({type(error).__name__}: {error})"
-            ) from error
+        with prefix_errors(self.path):
+            try:
+                self._head = KINDS[self.kind](self.config, weights, make_linear)
+                self._compute_two_rows()
+            except KeyError as error:
+                raise ModelError(f"has no weights {error}: it is incomplete") from error
+            except (ValueError, IndexError, TypeError, RuntimeError) as error:
+                why = f"{type(error).__name__}: {error}"
+                raise ModelError(f"its weights do not fit its configuration ({why})") from error
 
     def _compute_two_rows(self) -> None:
+        """Try the network out."""
         session = self.open()
         session.extend([0, 0, 0])
         session.compute(chain([0], self.kind))
@@ -162,53 +139,21 @@ class HeadTarget(DraftBase):
     def reopen(self, session: Any, beside: Session | None) -> None:
         """Prepare a session that was closed and rewound for another text. beside: the target's session."""
 
-    def forward(
-        self, batch: Sequence[tuple[HeadSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[HeadForward]:
-        outs, began = list[HeadForward](), perf_counter()
-        self._passes += 1
+    def _forward(self, batch: Sequence[tuple[HeadSession, DraftTree | int]]) -> list[DraftForward]:
+        outs = list[DraftForward]()
         for session, tree in batch:
             if isinstance(tree, int):
                 session.read(tree)
-                outs.append(HeadForward(self, [], 0, tree))
+                outs.append(DraftForward(self, [], 0, tree))
                 continue
             pending = session.pending_tokens
             first, rows = session.compute(tree)
-            outs.append(HeadForward(self, rows, first, pending + len(rows) - first))
-        if self.on_forward is not None:
-            self.on_forward(
-                sum(out.computed for out in outs), len(batch[0][0].tokens), perf_counter() - began
-            )
+            outs.append(DraftForward(self, rows, first, pending + len(rows) - first))
         return outs
-
-    def scatter(self, row: Row) -> NDArray[np.float32]:
-        """Return logits of the target's vocabulary, minus infinity for tokens that are not drafted."""
-        if self._ids is None:
-            return row
-        out = np.full(self.vocab.size, -np.inf, np.float32)
-        out[self._ids] = row
-        return out
 
     def forget(self) -> None: ...
 
     def close(self) -> None: ...
-
-
-class HeadForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of a session."""
-
-    def __init__(self, head: HeadTarget, rows: Sequence[Row], first: int, computed: int) -> None:
-        super().__init__(computed)
-        self._head, self._computed_rows, self._first = head, list(rows), first
-        self._pass = head._passes
-
-    def draft_logits(self, row: int) -> tuple[NDArray[np.int64] | None, Row]:
-        """Return the ids of the draft vocabulary, None for all, and their logits."""
-        row_index(row, range(self._first, len(self._computed_rows)), self._pass == self._head._passes)
-        return self._head._ids, self._computed_rows[row]
-
-    def logits(self, row: int) -> NDArray[np.float32]:
-        return self._head.scatter(self.draft_logits(row)[1])
 
 
 def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
@@ -229,15 +174,6 @@ def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
     facts = replace(facts, hidden=facts.hidden or base.hidden_size, vocab=facts.vocab or base.vocab.size)
     with prefix_errors(path):
         return replace(config, target=facts).resolved(base.layers)
-
-
-def make_network(path: Path, config: HeadConfig, weights: Any, make_linear: MakeLinear | None = None) -> Any:
-    """Make the network of a head. Raises ModelError for missing or other weights."""
-    with prefix_errors(path):
-        try:
-            return KINDS[config.kind](config, weights, make_linear)
-        except KeyError as error:
-            raise ModelError(f"has no weights {error}: it is incomplete") from error
 
 
 def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) -> None:

@@ -17,24 +17,17 @@ from paceline.api import LLM
 from paceline.backends.speculative_prefill import SHORT, AttentionSelector, ShowsAttention
 from paceline.bench.suites import workload
 from paceline.loading import load
-from paceline.prepare.experts import ANSWERS, SCORING, score_text
-from paceline.prepare.views import tokenise_prompts
+from paceline.prepare.variants import (
+    ANSWERS,
+    SCORING,
+    Begin,
+    recommend_lossy,
+    score_text,
+    tokenise_prompts,
+)
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import SelectsPromptTokens
-from paceline.storage.lossy import Recommendation, store_recommendation
 from paceline.system.home import to_stderr
-
-
-@dataclass(frozen=True)
-class PrefillPlan:
-    """What to measure. shares: of each prompt. items, n: answers, and tokens of each.
-    bound: least share of the answers' tokens that must stay the likeliest."""
-
-    shares: tuple[float, ...] = (0.5, 0.3, 0.2, 0.1)
-    suite: str = "real-grounded"
-    items: int = 8
-    n: int = 64
-    bound: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -49,46 +42,53 @@ class MeasuredAnswer:
 
 
 def measure_prefill(
-    given: Mapping[str, Any], plan: PrefillPlan, begin: Callable[[Mapping[str, int]], Callable[[str], None]]
+    given: Mapping[str, Any],
+    begin: Begin,
+    *,
+    shares: Sequence[float] = (0.5, 0.3, 0.2, 0.1),
+    suite: str = "real-grounded",
+    items: int = 8,
+    n: int = 64,
+    bound: float = 0.9,
 ) -> dict[str, Any]:
     """Measure answers with parts of their prompts. Return a record for `paceline prefill --json`.
 
-    given: arguments of `load`, with a draft model. begin: called with the steps of each phase, and returns a
-    function to call after each step. The recommended share is stored for the role "speed". Raises UsageError
-    for models that cannot do it, and for a suite without long prompts."""
-    shares = sorted(plan.shares, reverse=True)
+    given: arguments of `load`, with a draft model. shares: of each prompt. items, n: answers, and tokens of
+    each. bound: minimum share of the answers' tokens that must stay the likeliest. The recommended share is
+    stored for the role "speed". Raises UsageError for models that cannot do it, and for a suite without long
+    prompts."""
+    shares = sorted(shares, reverse=True)
     if not shares or not all(0 < share < 1 for share in shares):
         raise UsageError("shares of a prompt must be between 0 and 1")
-    if plan.bound > 1:
-        raise UsageError(f"an agreement of {plan.bound:g}: must be at most 1")
+    if bound > 1:
+        raise UsageError(f"an agreement of {bound:g}: must be at most 1")
     with load(**given, drafters="none", lossy="prefill=0.5") as llm:
         target, draft = llm.target, llm.draft
         assert isinstance(target, SelectsPromptTokens)
         assert isinstance(draft, ShowsAttention)  # else `load` refused it
-        prompts = long_prompts(llm, plan)
-        tick = begin({ANSWERS: len(prompts) * (1 + len(shares)), SCORING: len(prompts) * (1 + len(shares))})
+        prompts = long_prompts(llm, suite, items, n)
+        tick = begin(dict.fromkeys((ANSWERS, SCORING), len(prompts) * (1 + len(shares))))
         found: dict[float, list[MeasuredAnswer]] = {share: [] for share in (1.0, *shares)}
         draft.prompt_attention(prompts[0][: SHORT + 1], 1)  # its first call makes a context
         for prompt in prompts:
             answer: tuple[int, ...] = ()
             for share, answers in found.items():
                 target.prompt_selector = None if share == 1.0 else AttentionSelector(draft, share)
-                answers.append(measured := measure(llm, prompt, answer, plan.n, tick))
+                answers.append(measured := measure(llm, prompt, answer, n, tick))
                 answer = answer or measured.answer
         rows = [row(share, found[share], found[1.0]) for share in found]
-        best = recommend(rows, plan.bound)
-        identities = {"model": llm.target.identity()["model"], "draft": llm.draft.identity()["model"]}
+        best = recommend(rows, bound)
         effect = (
             f"{best['agreement']:.0%} of {best['tokens']:,} tokens of answers stayed the likeliest, at least "
-            f"{plan.bound:.0%} wanted"
+            f"{bound:.0%} wanted"
         )
         chosen = "" if best["share"] == 1.0 else f"prefill={best['share']:g}"
-        store_recommendation("prefill", identities, Recommendation(chosen, effect), to_stderr)
+        recommend_lossy("prefill", {"model": target, "draft": draft}, chosen, effect)
         return {
             "model": str(llm.target.path),
             "draft": str(llm.draft.path),
-            "suite": plan.suite,
-            "bound": plan.bound,
+            "suite": suite,
+            "bound": bound,
             "prompts": len(prompts),
             "prompt_tokens": float(np.mean([len(prompt) for prompt in prompts])),
             "rows": rows,
@@ -96,17 +96,17 @@ def measure_prefill(
         }
 
 
-def long_prompts(llm: LLM, plan: PrefillPlan) -> list[list[int]]:
+def long_prompts(llm: LLM, suite: str, items: int, n: int) -> list[list[int]]:
     """Return the prompts of which a part can be computed. Raises UsageError if there are none."""
     prompts = list[list[int]]()
-    for item in workload.sample_items(workload.load(plan.suite), plan.items):
+    for item in workload.sample_items(workload.load(suite), items):
         try:
-            prompts += tokenise_prompts(llm, [item], plan.n)
+            prompts += tokenise_prompts(llm, [item], n)
         except UsageError as error:
             to_stderr(str(error))
     prompts = [prompt for prompt in prompts if len(prompt) > SHORT]
     if not prompts:
-        raise UsageError(f"suite {plan.suite}: holds no prompt of more than {SHORT} tokens that fits")
+        raise UsageError(f"suite {suite}: holds no prompt of more than {SHORT} tokens that fits")
     return prompts
 
 

@@ -60,16 +60,15 @@ class Transplant:
         self, draft: Path, target: Path, *, new_type: str | None = None, tied: bool | None = None
     ) -> None:
         self._new_type, self._tied = None if new_type is None else weight_type(new_type), tied
-        self._stack = ExitStack()
-        try:
+        with ExitStack() as stack:  # closes what is open if something is wrong
             for path in (draft, target):
                 require_gguf_path(path)
             # Before llama.cpp, which validates headers less.
             self.file, self.vocab_file = GGUFFile(draft), GGUFFile(target)
             if self.file.values.get("split.count", 1) not in (0, 1):
                 raise UsageError(f"{draft}: is one of several parts; join them with llama-gguf-split --merge")
-            self._target = self._stack.enter_context(closing(open_tokenizer(target)))
-            self._draft = self._stack.enter_context(closing(open_tokenizer(draft)))
+            self._target = stack.enter_context(closing(open_tokenizer(target)))
+            self._draft = stack.enter_context(closing(open_tokenizer(draft)))
             with suppress(VocabError):
                 check_shared(self._target.vocab, self._draft.vocab)
                 raise UsageError(f"{draft} has the vocabulary of {target} already: use it as it is (-md)")
@@ -77,9 +76,7 @@ class Transplant:
             if self._tied and OUTPUT in self._tables:
                 raise UsageError(f"{draft} has two matrices, which cannot become one: leave out --tied")
             self._rest = [t for name, t in self.file.tensors.items() if name not in self._tables]
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Transplant:
         return self

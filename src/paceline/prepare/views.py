@@ -12,26 +12,21 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.views import ModelView, SearchesViews, evenly_spaced_view
-from paceline.bench.prompts import RequestBuilder
-from paceline.bench.suites import workload
 from paceline.loading import load
+from paceline.prepare.variants import ANSWERS, Begin, Text, generate_answers, short_items
 from paceline.profiling.pass_costs import costs_of
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.speedup_formulas import speedup
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import chain
-from paceline.storage import views
-from paceline.storage.views import CachedView
+from paceline.storage.variants import CachedView, store_view
 from paceline.system.home import to_stderr
 
-Text = tuple[list[int], list[int]]  # a prompt, and the whole model's answer
+VIEWS = "views"  # phase
 Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]
 MOST_AHEAD = 8  # draft tokens in the expected speed
 SHARE = 0.5  # maximum share of skipped blocks, if several numbers are tried
-MAX_PROMPT_CHARACTERS = 1200
-ANSWERS, VIEWS = "answers", "views"  # phases
 GUIDES, SEEN = 2, 96  # number of guide texts, and of their last tokens
 
 
@@ -150,20 +145,13 @@ def hidden_state_views(
 
 
 def search_views(
-    given: Mapping[str, Any],
-    tick: Callable[[str], None],
-    *,
-    blocks: int,
-    tries: int,
-    items: int,
-    n: int,
-    suite: str,
+    given: Mapping[str, Any], begin: Begin, *, blocks: int, tries: int, items: int, n: int, suite: str
 ) -> dict[str, Any]:
     """Search for a view, store it, and return a record for `paceline views search --json`.
 
-    given: arguments of `load`. tick: called with ANSWERS or VIEWS after each step; a KeyboardInterrupt from
-    it ends the search with the views tried so far, if any. blocks ... suite: see the command's options.
-    tried: all views in order. kept, speed: of the best one, on other texts. Raises UsageError or ModelError.
+    given: arguments of `load`. A KeyboardInterrupt in phase VIEWS ends the search with the views tried so
+    far, if any. blocks ... suite: see the command's options.
+    tried: all views in order. best, speed: of the best one, on other texts. Raises UsageError or ModelError.
     """
     suite_items = short_items(suite, 2 * items)
     with load(**given, drafters="none", sessions=max(1, len(suite_items))) as llm:
@@ -174,34 +162,27 @@ def search_views(
                 "(hf:FILE reads a GGUF file with transformers)"
             )
         cost = costs_of(llm.target).target
-        texts = list[Text]()
+        tick, texts = begin({ANSWERS: len(suite_items), VIEWS: tries}), list[Text]()
         for text in generate_answers(llm, suite_items, n):
             texts.append(text)
             tick(ANSWERS)
         searched, held_out = texts[::2], texts[1::2]
-        tried = list[ViewScore]()
-        judge = ViewEvaluator(whole, searched, cost)
-        scores = search(
-            judge,
-            tries=tries,
-            blocks=blocks,
-            guides=[(prompt[-SEEN:], answer) for prompt, answer in searched[:GUIDES]],
-            closest=whole.search_skipped_layers,
-        )
+        tried, guides = list[ViewScore](), [(prompt[-SEEN:], answer) for prompt, answer in searched[:GUIDES]]
+        judge, closest = ViewEvaluator(whole, searched, cost), whole.search_skipped_layers
         try:
-            for one in scores:
-                tried.append(one)
+            for score in search(judge, tries=tries, blocks=blocks, guides=guides, closest=closest):
+                tried.append(score)
                 tick(VIEWS)
         except KeyboardInterrupt:
             if not tried:
                 raise
         judge.close()
         other = ViewEvaluator(whole, held_out or searched, cost)
-        best_found = max(tried, key=lambda one: one.speed)
+        best_found = max(tried, key=lambda score: score.speed)
         best = other.evaluate(best_found.view, best_found.method)
         other.close()
         cached = CachedView(best.view.spec, best.agreement, best.share, other.tokens, best.method, len(tried))
-        views.store_view(llm.target.identity()["model"], cached, to_stderr)
+        store_view(llm.target.identity()["model"], cached, to_stderr)
         layers = whole.layers
         return {
             "model": str(llm.target.path),
@@ -209,32 +190,10 @@ def search_views(
             "blocks": 2 * layers,
             "tokens": judge.tokens,
             "tried": [
-                vars(one) | {"view": one.view.spec, "left_out": one.view.n_skipped_blocks(layers)}
-                for one in tried
+                vars(score) | {"view": score.view.spec, "left_out": score.view.n_skipped_blocks(layers)}
+                for score in tried
             ],
             "best": asdict(cached),
             "speed": best.speed,
             "n_draft": best.n_draft,
         }
-
-
-def short_items(suite: str, n_items: int) -> list[workload.Item]:
-    """Return short items of all categories. Raises UsageError if a suite has none."""
-    items = workload.load(suite)
-    short = [item for item in items if not item.session and workload.length(item) <= MAX_PROMPT_CHARACTERS]
-    if not short:
-        raise UsageError(f"suite {suite}: holds no item of at most {MAX_PROMPT_CHARACTERS:,} characters")
-    return workload.sample_items(short, n_items)
-
-
-def tokenise_prompts(llm: Any, items: Sequence[workload.Item], n: int) -> Iterator[list[int]]:
-    """Yield the tokens of each item's prompt, which must leave room for n more."""
-    prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
-    for item in items:
-        yield list(prompts.ask(item, {}).tokens)
-
-
-def generate_answers(llm: Any, items: Sequence[workload.Item], n: int) -> Iterator[Text]:
-    """Yield the prompt of each item, and the model's n tokens after it."""
-    for prompt in tokenise_prompts(llm, items, n):
-        yield prompt, list(llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens)

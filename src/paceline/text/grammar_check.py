@@ -18,7 +18,6 @@ from paceline.text.grammar_source import (
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
-MEMORY_BYTES = 1 << 30  # address space
 NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 
@@ -71,4 +70,4 @@ def main() -> None:
             matcher.compute_bitmask()  # its time counts, too
         return error.encode()  # freeing the matcher may overflow the stack, too
 
-    serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS, niceness=NICENESS)
+    serve_requests(answer, seconds=CPU_SECONDS, niceness=NICENESS)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 CPU_SECONDS = 5.0  # for one rendering; real templates take milliseconds
-MEMORY_BYTES = 1 << 30  # address space
 MAX_TEMPLATE = 1 << 16  # characters, compiled in seconds; real templates have up to 20,000
 MAX_TEXT = 16_000_000  # characters of a rendered text, besides MAX_COPIES times the request's
 MAX_COPIES = 64
@@ -88,7 +87,7 @@ def main() -> None:
             reason = f"cannot be rendered: {str(getattr(error, 'message', None) or error)[: 2 * MAX_REASON]}"
         return json.dumps([rendered, reason]).encode()
 
-    serve_requests(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)
+    serve_requests(answer, seconds=CPU_SECONDS)
 
 
 def _render(template: str, variables: dict[str, Any], size: int) -> str:

@@ -25,6 +25,7 @@ START_SECONDS = 60.0  # of processor time for the child to start
 STALL_SECONDS = 60.0  # without processor time
 BUSY = f"the machine had no time for it in {STALL_SECONDS:.0f} s; try again when less runs on it"
 STACK_BYTES = 6 << 20
+MEMORY_BYTES = 1 << 30  # address space of the child
 
 
 class WorkerEndedError(Exception):
@@ -122,12 +123,10 @@ class WorkerProcess:
         return process
 
 
-def serve_requests(
-    answer: Callable[[bytes], bytes], *, memory: int, seconds: float, niceness: int = 0
-) -> None:
+def serve_requests(answer: Callable[[bytes], bytes], *, seconds: float, niceness: int = 0) -> None:
     """Answer requests from stdin until it ends, in the child.
 
-    memory: bytes of address space. seconds: of processor time for a request; it ends an orphan, too."""
+    seconds: of processor time for a request; it ends an orphan, too."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
@@ -135,7 +134,7 @@ def serve_requests(
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
     def loop() -> None:
-        _limit_memory(memory)
+        _limit_memory()
         sink.write(STARTED)
         sink.flush()
         while len(length := source.read(8)) == 8:
@@ -151,12 +150,12 @@ def serve_requests(
     thread.join()
 
 
-def _limit_memory(size: int) -> None:
+def _limit_memory() -> None:
     with suppress(ImportError, ValueError, OSError):  # a system without such limits
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def _limit_time(seconds: float) -> None:

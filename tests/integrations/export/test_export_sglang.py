@@ -11,6 +11,7 @@ from gguf_files import write_llama
 from paceline.integrations.export import EngineRequest, command
 from paceline.speculative.errors import UsageError
 
+BLOCK = {"verify": "block"}
 MODEL, DRAFT, HEAD = "some/target-8B", "some/draft-1B", "some/head_eagle3"
 
 
@@ -43,9 +44,9 @@ def test_steps_branches_and_tokens_are_set_together() -> None:
     tree = "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 7"
     dspark = made(draft="some/dspark-head", n_draft=7)
     assert dspark.endswith("--speculative-dspark-block-size 7")
-    head = f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {HEAD}"
+    head = f"--speculative-algorithm EAGLE3 {draft.replace(DRAFT, HEAD)}"
     assert made(draft=HEAD, n_draft=3, drafting_settings={"width": 2}) == f"{head} {tree}"
-    words = made(draft=HEAD, n_draft=3, drafting_settings={"verify": "block"})
+    words = made(draft=HEAD, n_draft=3, drafting_settings=BLOCK)
     assert words == f"{head} {chain(3)} --speculative-use-block-verification"
 
 
@@ -55,10 +56,7 @@ def test_steps_branches_and_tokens_are_set_together() -> None:
         ({"drafters": ("suffix", "datastore")}, "takes no drafters from outside, and suffix,datastore would"),
         ({"corpora": ("mine",)}, "reads no corpora of Paceline's"),
         ({"draft": HEAD, "drafting_settings": {"width": 2}}, "sets the width and the longest draft together"),
-        (
-            {"draft": DRAFT, "drafting_settings": {"verify": "block"}},
-            "does not verify blocks with standalone",
-        ),
+        ({"draft": DRAFT, "drafting_settings": BLOCK}, "does not verify blocks with standalone"),
         ({"draft": DRAFT, "drafting_settings": {"cross_vocab": "tli"}}, "no counterpart of cross_vocab tli"),
         ({"extra_args": ("--speculative-accept-threshold-acc", "0.5")}, "is made by Paceline"),
     ],

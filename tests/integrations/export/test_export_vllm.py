@@ -72,14 +72,15 @@ def test_settings_are_translated_or_usual() -> None:
     assert made(draft=DRAFT, drafting_settings=usual) == made(draft=DRAFT)
 
 
+P_MIN = {"p_min": 0.4}
+OURS = ("--speculative-config={}", "--speculative_config {}", "-sc.method fly", "--port 1")
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         ({"draft": DRAFT, "drafting_settings": {"width": 4}}, "no counterpart of width 4"),
-        (
-            {"draft": DRAFT, "drafting_settings": {"p_min": 0.4}},
-            "vLLM's draft_model has no counterpart of p_min 0.4",
-        ),
+        ({"draft": DRAFT, "drafting_settings": P_MIN}, "vLLM's draft_model has no counterpart of p_min 0.4"),
         ({"draft": DRAFT, "drafting_settings": {"n_draft": 3}}, "no counterpart of n_draft 3"),
         ({"draft": DRAFT, "drafters": ("none",)}, "nothing is drafted"),
         ({"drafters": ("model",)}, "--draft model needs a draft model"),
@@ -87,10 +88,7 @@ def test_settings_are_translated_or_usual() -> None:
         ({"drafters": ("lookahead",)}, "shows a drafter no rows of the target"),
         ({"draft": "some/dflash"}, "needs the length of its blocks"),
         ({"draft": DRAFT, "corpora": ("mine",)}, "does not draft from corpora"),
-        ({"extra_args": ("--speculative-config={}",)}, "is made by Paceline"),
-        ({"extra_args": ("--speculative_config", "{}")}, "is made by Paceline"),
-        ({"extra_args": ("-sc.method", "fly")}, "is made by Paceline"),
-        ({"extra_args": ("--port", "1")}, "is made by Paceline"),
+        *(({"extra_args": tuple(args.split())}, "is made by Paceline") for args in OURS),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(asked: Json, words: str) -> None:
@@ -98,12 +96,8 @@ def test_what_cannot_be_is_refused_with_the_reason(asked: Json, words: str) -> N
 
 
 def test_models_are_named_as_vllm_knows_them(tmp_path: Path) -> None:
-    assert (
-        command("vllm", EngineRequest(f"hf:{MODEL}"))[2]
-        == command("vllm", EngineRequest(f"hf.co/{MODEL}"))[2]
-        == MODEL
-    )
-    assert command("vllm", EngineRequest(str(tmp_path)))[2] == str(tmp_path)
+    for name, known in ((f"hf:{MODEL}", MODEL), (f"hf.co/{MODEL}", MODEL), (str(tmp_path), str(tmp_path))):
+        assert command("vllm", EngineRequest(name))[2] == known
     gguf = write_llama(tmp_path / "blob")  # as Ollama keeps them, without the name's ending
     for name in (str(gguf), f"{MODEL}:Q4_K_M", f"{MODEL}.gguf"):
         refused("reads no GGUF files", name)
@@ -113,8 +107,7 @@ def test_models_are_named_as_vllm_knows_them(tmp_path: Path) -> None:
 
 def test_what_vllm_is_told_beside_drafting_goes_in() -> None:
     served: Json = {"n_ctx": 4096, "host": "0.0.0.0", "port": 9000, "name": "m", "api_key": "k"}
-    words = command(
-        "vllm", EngineRequest(MODEL, drafters=("none",), extra_args=("--model-impl", "auto"), **served)
-    )
+    request = EngineRequest(MODEL, drafters=("none",), extra_args=("--model-impl", "auto"), **served)
+    words = command("vllm", request)
     address = "--max-model-len 4096 --host 0.0.0.0 --port 9000 --served-model-name m --api-key k"
     assert words == ["vllm", "serve", MODEL, *address.split(), "--model-impl", "auto"]

@@ -34,9 +34,8 @@ def test_a_target_with_a_state_has_a_note_and_a_draft_with_one_does_not(memory: 
 
 def test_verifying_reads_more_experts_the_longer_the_draft() -> None:
     found = check(target={"experts": 128, "experts_used": 8})
-    assert of(found, "experts").text.startswith(
-        "4 tokens of a pass read about 29 of the target's 128 experts, 3.6x"
-    )
+    words = "4 tokens of a pass read about 29 of the target's 128 experts, 3.6x"
+    assert of(found, "experts").text.startswith(words)
     assert found.advice == ("measure what a pass costs by its tokens: paceline doctor -m target.gguf",)
     assert weights(check(experts=8, experts_used=2), "warning") == []
     found = check(target={"experts": 128, "experts_used": 8, "format": "hf"})
@@ -44,11 +43,7 @@ def test_verifying_reads_more_experts_the_longer_the_draft() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "weight", "words"),
-    [
-        (4_000_000_000, "warning", "57.1%"),
-        (500_000_000, "note", "7.1%"),
-    ],
+    ("parameters", "weight", "words"), [(4_000_000_000, "warning", "57.1%"), (500_000_000, "note", "7.1%")]
 )
 def test_a_draft_has_to_be_smaller(parameters: int, weight: str, words: str) -> None:
     size = of(check(parameters=parameters), "parameters")

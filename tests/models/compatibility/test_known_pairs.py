@@ -7,19 +7,14 @@ from pathlib import Path
 import pytest
 
 from advice_facts import facts
-from paceline.models.compatibility.known_pairs import (
-    known_drafts,
-    known_pairs,
-)
-from paceline.models.headers.facts import ModelFacts
-
-
-def of(name: str, family: str, billions: float) -> ModelFacts:
-    return facts(name, family, billions)
+from paceline.models.compatibility.known_pairs import known_drafts, known_pairs
 
 
 def drafts(name: str, family: str, billions: float) -> list[str]:
-    return [pair.draft.rpartition("/")[2] for pair in known_drafts(of(name, family, billions))]
+    return [pair.draft.rpartition("/")[2] for pair in known_drafts(facts(name, family, billions))]
+
+
+R1_QWEN = "deepseek-r1-distill-qwen"
 
 
 @pytest.mark.parametrize(
@@ -30,12 +25,7 @@ def drafts(name: str, family: str, billions: float) -> list[str]:
         ("Meta Llama 3.1 8B Instruct", "llama-3.1", 8.03, "Llama-3.2-1B-Instruct-GGUF:Q8_0"),
         ("gemma-3-27b-it", "gemma-3", 27.0, "gemma-3-1b-it-GGUF:Q8_0"),
         ("Devstral-Small-2507", "devstral-small", 23.6, "Mistral-Small-3.1-DRAFT-0.5B-GGUF:Q8_0"),
-        (
-            "DeepSeek-R1-Distill-Qwen-32B",
-            "deepseek-r1-distill-qwen",
-            32.8,
-            "DeepSeek-R1-Distill-Qwen-1.5B-GGUF:Q8_0",
-        ),
+        ("DeepSeek-R1-Distill-Qwen-32B", R1_QWEN, 32.8, "DeepSeek-R1-Distill-Qwen-1.5B-GGUF:Q8_0"),
         ("DeepSeek R1", "deepseek-r1", 671.0, "DeepSeek-R1-DRAFT-0.5B-v1.0-GGUF:Q8_0"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from model_facts import of
-from paceline.models.compatibility.check import Compatibility, compare
+from paceline.models.compatibility.check import compare
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
@@ -53,28 +53,14 @@ class Texts(Sequence[bytes]):
 @cache
 def facts(name: str) -> ModelFacts:
     said = record()["vocabularies"][name]
+    texts = Texts(said["texts"], said["digests"], record()["block"], said["size"])
+    same = ("kind", "pre", "types", "special", "add_bos", "add_eos", "add_space_prefix")
     tokenizer = TokenizerFacts(
-        kind=said["kind"],
-        pre=said["pre"],
-        texts=Texts(said["texts"], said["digests"], record()["block"], said["size"]),
-        types=said["types"],
-        special=said["special"],
-        ends=frozenset(said["ends"]),
-        add_bos=said["add_bos"],
-        add_eos=said["add_eos"],
-        add_space_prefix=said["add_space_prefix"],
+        texts=texts, ends=frozenset(said["ends"]), **{field: said[field] for field in same}
     )
-    return ModelFacts(
-        files=(Path(f"{name}.gguf"),),
-        format="gguf",
-        name=name,
-        arch=said["arch"],
-        family=said["family"],
-        n_ctx=said["n_ctx"],
-        n_vocab=said["size"],
-        chat_template=said["chat_template"],
-        tokenizer=tokenizer,
-    )
+    known = {field: said[field] for field in ("arch", "family", "n_ctx", "chat_template")}
+    files = (Path(f"{name}.gguf"),)
+    return ModelFacts(files, "gguf", name=name, n_vocab=said["size"], tokenizer=tokenizer, **known)
 
 
 NAMES = sorted(record()["vocabularies"])
@@ -94,10 +80,6 @@ def shares(target: str, draft: str) -> bool:
     return True
 
 
-def verdict(target: str, draft: str) -> Compatibility:
-    return compare(facts(target), facts(draft))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_header_tells_what_llama_cpp_says_of_the_vocabulary(name: str) -> None:
     ours, theirs = vocab(name), record()["vocabularies"][name]["llama_cpp"]
@@ -114,7 +96,7 @@ def test_of_all_pairs_those_share_a_vocabulary_that_share_one_in_llama_cpp() -> 
 
 @pytest.mark.parametrize(("target", "draft"), [("phi-3", "llama-spm"), ("refact", "starcoder")])
 def test_as_much_is_in_common_as_translation_finds(target: str, draft: str) -> None:
-    found = of(verdict(target, draft), "tokens in common")
+    found = of(compare(facts(target), facts(draft)), "tokens in common")
     ours, theirs = (TokenizerVocab(vocab(name), lambda _: []) for name in (target, draft))
     pairs = Intersection.of(ours, theirs)
     common = sum(bool(ours.token_bytes[token]) for token in pairs.target_ids.tolist())

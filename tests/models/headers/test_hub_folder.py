@@ -57,19 +57,15 @@ def test_architectures_have_llama_cpps_names(model_type: str, arch: str) -> None
 @pytest.mark.parametrize(
     ("config", "memory"),
     [
-        ({}, ATTENTION),
-        ({"model_type": "mamba2"}, RECURRENT),
-        ({"model_type": "zamba2"}, HYBRID),
+        ({}, ATTENTION), ({"model_type": "mamba2"}, RECURRENT), ({"model_type": "zamba2"}, HYBRID),
         ({"model_type": "qwen3_next"}, HYBRID),
         ({"layer_types": ["full_attention", "sliding_attention"]}, ATTENTION),
         ({"layer_types": ["linear_attention", "full_attention"]}, HYBRID),
-        ({"layer_types": ["mamba", "mamba"]}, RECURRENT),
-        ({"layer_types": "mamba"}, ATTENTION),
+        ({"layer_types": ["mamba", "mamba"]}, RECURRENT), ({"layer_types": "mamba"}, ATTENTION),
     ],
-)
-def test_how_a_model_remembers(tmp_path: Path, config: dict[str, Any], memory: str) -> None:
-    facts = facts_of(tmp_path, **config)
-    assert facts.memory == memory
+)  # fmt: skip
+def test_config_decides_the_kind_of_memory(tmp_path: Path, config: dict[str, Any], memory: str) -> None:
+    assert facts_of(tmp_path, **config).memory == memory
 
 
 def test_experts_and_windows(tmp_path: Path) -> None:
@@ -83,12 +79,9 @@ def test_experts_and_windows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "read"),
     [
-        ("one", "one"),
+        *(("one", "one"), ([3], None), (3, None), ("", None)),
         ([{"name": "tool_use", "template": "two"}, {"name": "default", "template": "one"}], "one"),
         ([{"name": "tool_use", "template": "two"}], "two"),
-        ([3], None),
-        (3, None),
-        ("", None),
     ],
 )
 def test_templates_in_the_settings(tmp_path: Path, template: Any, read: str | None) -> None:
@@ -108,11 +101,8 @@ def test_folders_without_a_model_say_what_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "is no JSON"),
-        (b"\xff{}", "is not text"),
-        (b"[]", "holds no JSON object"),
-        (b"{}", "names no model_type"),
-        (b'{"model_type": 3}', "names no model_type"),
+        *((b"", "is no JSON"), (b"\xff{}", "is not text"), (b"[]", "holds no JSON object")),
+        *((b"{}", "names no model_type"), (b'{"model_type": 3}', "names no model_type")),
         (b'{"a": NaN}', "NaN is no number"),
         (b'{"a": ' + b"9" * 5000 + b"}", "is no JSON"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is no JSON"),
@@ -143,21 +133,19 @@ def test_all_that_an_index_names_is_weighed(tmp_path: Path) -> None:
     assert size == 16
 
 
+BESIDE = "names files that are not beside it"
+
+
 @pytest.mark.parametrize(
-    ("table", "said"),
-    [(["a"], "has no weight_map"), ({"a": "model-7.safetensors"}, r"model-7\.safetensors.*fetch it too")],
+    ("table", "reason"),
+    [
+        (["a"], "has no weight_map"),
+        ({"a": "model-7.safetensors"}, r"model-7\.safetensors.*fetch it too"),
+        *(({"a": f"{name}x.safetensors"}, BESIDE) for name in ("../", "a/")),
+        *(({"a": name}, BESIDE) for name in ("/etc/passwd", "..\\x", "", "a\0b", "..", "\ud800")),
+    ],
 )
-def test_an_index_without_its_files_is_refused(tmp_path: Path, table: object, said: str) -> None:
+def test_index_that_names_missing_or_other_files_is_refused(tmp_path: Path, table: Any, reason: str) -> None:
     write_json(tmp_path / "model.safetensors.index.json", {"weight_map": table})
-    with pytest.raises(ModelError, match=said):
-        read_weights(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../x.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x", "", "a\0b", "..", "\ud800"],
-)
-def test_an_index_names_files_beside_it_only(tmp_path: Path, name: str) -> None:
-    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {"a": name}})
-    with pytest.raises(ModelError, match="names files that are not beside it"):
+    with pytest.raises(ModelError, match=reason):
         read_weights(tmp_path)

@@ -12,6 +12,8 @@ from paceline.models.headers.header import read_gguf
 from paceline.models.headers.hub_folder import read_folder
 from paceline.speculative.errors import ModelError
 
+LAST = added(5, "a▁b", special=False)
+
 
 def tokenizer_of(folder: Path) -> TokenizerFacts:
     tokenizer = read_folder(folder).tokenizer
@@ -19,17 +21,14 @@ def tokenizer_of(folder: Path) -> TokenizerFacts:
     return tokenizer
 
 
-def test_it_reads_as_the_gguf_file_of_the_same_model(tmp_path: Path) -> None:
-    converted = read_gguf(
-        write_llama(tmp_path / "m.gguf", added_tokens=("<think>",), vocab_only=True)
-    ).tokenizer
-    said = byte_level([added(258, "<think>", special=False)])
-    write_folder(tmp_path / "m", {"vocab_size": 259}, said)
-    write_json(
-        tmp_path / "m" / "tokenizer_config.json",
-        {"eos_token": "<|end|>", "bos_token": {"content": "<|end|>"}},
-    )
-    ours = tokenizer_of(tmp_path / "m")
+def test_folder_reads_as_the_gguf_file_of_the_same_model(tmp_path: Path) -> None:
+    file = write_llama(tmp_path / "m.gguf", added_tokens=("<think>",), vocab_only=True)
+    converted = read_gguf(file).tokenizer
+    content = byte_level([added(258, "<think>", special=False)])
+    folder = write_folder(tmp_path / "m", {"vocab_size": 259}, content)
+    ends = {"eos_token": "<|end|>", "bos_token": {"content": "<|end|>"}}
+    write_json(folder / "tokenizer_config.json", ends)
+    ours = tokenizer_of(folder)
     assert converted is not None
     assert list(ours.texts) == list(converted.texts)
     assert list(ours.types) == list(converted.types)
@@ -37,38 +36,25 @@ def test_it_reads_as_the_gguf_file_of_the_same_model(tmp_path: Path) -> None:
 
 
 def test_what_no_one_names_is_padding_up_to_the_size_of_the_output(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(
-        write_folder(tmp_path, tokenizer=byte_level([added(260, "<|x|>", special=False)]))
-    )
-    assert list(tokenizer.texts[256:]) == [
-        b"<|end|>",
-        "ĠĠ".encode(),
-        b"[PAD258]",
-        b"[PAD259]",
-        b"<|x|>",
-        b"[PAD261]",
-    ]
+    content = byte_level([added(260, "<|x|>", special=False)])
+    tokenizer = tokenizer_of(write_folder(tmp_path, tokenizer=content))
+    texts = "<|end|> ĠĠ [PAD258] [PAD259] <|x|> [PAD261]"
+    assert list(tokenizer.texts[256:]) == texts.encode().split()
     assert list(tokenizer.types[256:]) == [3, 1, 5, 5, 3, 5]  # what looks special is
 
 
 def test_sentencepiece_spelled_as_json(tmp_path: Path) -> None:
     vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "<0x0A>": 3, "▁the": 4}
-    said = {
-        "added_tokens": [
-            added(0, "<unk>"),
-            added(1, "<s>"),
-            added(2, "</s>"),
-            added(5, "a▁b", special=False),
-        ],
+    content = {
+        "added_tokens": [*(added(i, f"<{name}>") for i, name in enumerate(("unk", "s", "/s"))), LAST],
         "model": {"type": "BPE", "vocab": vocab, "byte_fallback": True, "unk_token": "<unk>"},
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
         },
     }
-    tokenizer = tokenizer_of(
-        write_folder(tmp_path, {"vocab_size": 6, "eos_token_id": 2, "bos_token_id": 1}, said)
-    )
+    config = {"vocab_size": 6, "eos_token_id": 2, "bos_token_id": 1}
+    tokenizer = tokenizer_of(write_folder(tmp_path, config, content))
     assert tokenizer.kind == "SPM"
     assert list(tokenizer.texts) == [b"<unk>", b"<s>", b"</s>", b"<0x0A>", "▁the".encode(), b"a b"]
     assert list(tokenizer.types) == [2, 3, 3, 6, 1, 4]

@@ -14,23 +14,17 @@ from paceline.models import zoo
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.header import read_gguf
 from paceline.models.headers.vocabulary import end_tokens, make_vocab
-from paceline.speculative.vocabulary import Vocab
 
 PLAIN = TokenizerFacts("BPE", "", [b"t%d" % i for i in range(20)])
 
 
-def told(path: Path) -> Vocab:
-    tokenizer = read_gguf(path).tokenizer
-    assert tokenizer is not None
-    return make_vocab(tokenizer)
-
-
-def test_a_header_tells_what_llama_cpp_reads(tmp_path: Path) -> None:
-    """Down to every token's text and bytes."""
+def test_vocabulary_of_a_header_is_the_one_that_llama_cpp_reads(tmp_path: Path) -> None:
     odd = ("<|im_end|>", "<|fim_prefix|>", "<|channel|>", "Ġé", "日")
     files = [zoo.target_path(), write_llama(tmp_path / "odd.gguf", added_tokens=odd, vocab_only=True)]
     for path in files:
-        ours, theirs = told(path), read_vocab(load_model(path, vocab_only=True))
+        tokenizer = read_gguf(path).tokenizer
+        assert tokenizer is not None
+        ours, theirs = make_vocab(tokenizer), read_vocab(load_model(path, vocab_only=True))
         for field in ("size", "kind", "bos", "eos", "add_bos", "add_eos"):
             assert getattr(ours, field) == getattr(theirs, field)
         tokens = range(theirs.size)
@@ -61,10 +55,8 @@ def test_what_a_file_leaves_out_hangs_on_the_tokenizer(
 
 
 def test_what_a_file_says_goes_before_and_no_id_lies_outside() -> None:
-    said = replace(
-        PLAIN, special={"bos": 3, "eos": 4, "eot": 5}, ends=frozenset({6, 99}), add_bos=True, add_eos=True
-    )
-    found = make_vocab(said)
+    special = {"bos": 3, "eos": 4, "eot": 5}
+    found = make_vocab(replace(PLAIN, special=special, ends=frozenset({6, 99}), add_bos=True, add_eos=True))
     assert (found.bos, set(found.eos), found.add_bos, found.add_eos) == (3, {4, 5, 6}, True, True)
     assert make_vocab(replace(PLAIN, special={"bos": 99, "eos": -1})).bos == 11
     assert make_vocab(replace(PLAIN, pre="gemma4", add_bos=False)).add_bos  # as llama.cpp does
@@ -96,26 +88,28 @@ def test_the_bytes_of_a_token(kind: str, pre: str, type_: int, text: bytes, piec
 
 
 GPT_OSS = [b"a", b"<|end|>", b"<|return|>", b"<|call|>", b"<|endoftext|>"]
+NAMED = [b"a", b"<|im_end|>", b"<|endoftext|>", b"<|im_start|>", b"b", b"<|end_of_text|>"]
+CODE = [b"<|fim_pad|>", b"<|repo_name|>", b"<|file_sep|>", b"<|fim_prefix|>", b"x"]
 
 
-def test_what_the_file_names_and_what_llama_cpp_knows_by_text() -> None:
-    texts = [b"a", b"<|im_end|>", b"<|endoftext|>", b"<|im_start|>", b"b", b"<|end_of_text|>"]
-    assert end_tokens(texts, {"bos": 3, "eos": 4}) == {1, 2, 4, 5}
-
-
-def test_only_messages_end_where_turns_have_an_end_of_their_own() -> None:
-    assert end_tokens(GPT_OSS, {"eos": 2}) == {2, 3, 4}
-    assert end_tokens(GPT_OSS[:3], {}) == {1, 2}
-    assert end_tokens([b"<|end|>", b"<|flush|>", b"<|calls|>"], {}) == {1, 2}
-    assert end_tokens([b"<|end|>", b"<|flush|>"], {}) == {0, 1}
-
-
-def test_in_gemma_4_the_old_end_is_a_text_like_others() -> None:
-    assert end_tokens([b"</s>", b"<eos>"], {"eos": 1}) == {0, 1}
-    assert end_tokens([b"</s>", b"<eos>", b"<|tool_response>"], {"eos": 1}) == {1, 2}
-
-
-def test_padding_and_file_ends_of_code_models_end_too() -> None:
-    texts = [b"<|fim_pad|>", b"<|repo_name|>", b"<|file_sep|>", b"<|fim_prefix|>", b"x"]
-    assert end_tokens(texts, {}) == {0, 1, 2}
-    assert end_tokens(texts, {"fim_pad": 4}) == {1, 2, 4}
+@pytest.mark.parametrize(
+    ("texts", "special", "ends"),
+    [
+        (NAMED, {"bos": 3, "eos": 4}, {1, 2, 4, 5}),  # those that the file names, and those known by text
+        # Only messages end where turns have an end of their own.
+        (GPT_OSS, {"eos": 2}, {2, 3, 4}),
+        (GPT_OSS[:3], {}, {1, 2}),
+        ([b"<|end|>", b"<|flush|>", b"<|calls|>"], {}, {1, 2}),
+        ([b"<|end|>", b"<|flush|>"], {}, {0, 1}),
+        # In Gemma 4 the old end is a text like others.
+        ([b"</s>", b"<eos>"], {"eos": 1}, {0, 1}),
+        ([b"</s>", b"<eos>", b"<|tool_response>"], {"eos": 1}, {1, 2}),
+        # Padding and file ends of code models end too.
+        (CODE, {}, {0, 1, 2}),
+        (CODE, {"fim_pad": 4}, {1, 2, 4}),
+    ],
+)
+def test_end_tokens_are_named_by_the_file_or_known_by_their_text(
+    texts: list[bytes], special: dict[str, int], ends: set[int]
+) -> None:
+    assert end_tokens(texts, special) == ends

@@ -9,9 +9,9 @@ import random
 import signal
 import subprocess
 import sys
-from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -113,11 +113,8 @@ def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Pa
 
 
 def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> None:
-    script = (
-        "from paceline.models.stores.download import pull;"
-        "from paceline.models.stores.reference import parse;"
-        "pull(parse('user/repo'), lambda *_: None)"
-    )
+    script = "from paceline.models.stores import download, reference;"
+    script += "download.pull(reference.parse('user/repo'), lambda *_: None)"
     hub.breaks = [100_000]
     environ = os.environ | {"HF_HUB_DISABLE_TELEMETRY": "1"}
     with subprocess.Popen([sys.executable, "-c", script], env=environ) as child:
@@ -132,7 +129,7 @@ def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> Non
     assert (one.downloaded_bytes, one.path.read_bytes() == DATA) == (len(DATA) - size, True)
 
 
-def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
+def test_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
     hub.wrong = {Q4: bytes(len(DATA))}
     refused(ModelError, Q4, SHA, hashlib.sha256(bytes(len(DATA))).hexdigest())
     assert partials(cache) == {}
@@ -205,12 +202,11 @@ def lay_lie(kind: str, cache: Path) -> Path:
     return pointer
 
 
-@pytest.mark.parametrize(
-    "lie", ["outside", "another blob", "short blob", "blob outside", "nothing", "short file"]
-)
-def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
-    hub: Hub, cache: Path, lie: str
-) -> None:
+OUT = ["outside", "blob outside", "nothing"]
+
+
+@pytest.mark.parametrize("lie", [*OUT, "another blob", "short blob", "short file"])
+def test_false_cached_file_is_replaced(hub: Hub, cache: Path, lie: str) -> None:
     pointer = lay_lie(lie, cache)
     (one,) = pulled()
     assert (one.path, one.hash_verified, one.path.read_bytes() == DATA) == (pointer, True, True)
@@ -218,7 +214,7 @@ def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
     assert (cache.parent / "private").read_bytes() == bytes(len(DATA))
 
 
-@pytest.mark.parametrize("lie", ["outside", "blob outside", "nothing"])
+@pytest.mark.parametrize("lie", OUT)
 def test_a_link_out_of_the_cache_is_no_cached_model(cache: Path, lie: str) -> None:
     lay_lie(lie, cache)
     with pytest.raises(UsageError, match="user/repo is not on this machine"):
@@ -245,12 +241,6 @@ def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
     assert hub.ranges_asked() == []
 
 
-def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(hub: Hub, cache: Path) -> None:
-    hub.answer = INFO | {"siblings": [FILE | {"rfilename": "a/../../x.gguf"}]}
-    refused(UsageError, "user/repo: has no model as a GGUF file")
-    assert not cache.exists()
-
-
 @pytest.mark.parametrize(
     ("status", "name", "kind", "words"),
     [
@@ -275,17 +265,14 @@ def test_offline_nobody_is_asked(hub: Hub, monkeypatch: pytest.MonkeyPatch, vari
     if variable:
         monkeypatch.setenv(variable, "1")
     assert [one.path for one in pulled(offline=not variable)] == [first.path]
-    refused(
-        UsageError, "hf.co/user/repo:Q8_0 is not on this machine", text="user/repo:Q8_0", offline=not variable
-    )
+    words = "hf.co/user/repo:Q8_0 is not on this machine"
+    refused(UsageError, words, text="user/repo:Q8_0", offline=not variable)
     assert hub.asked == []
 
 
 def test_a_full_disk_is_noticed_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(
-        "paceline.models.stores.download.shutil.disk_usage", lambda _: usage(10**6, 10**6 - 200_000, 200_000)
-    )
+    usage = SimpleNamespace(total=10**6, used=10**6 - 200_000, free=200_000)
+    monkeypatch.setattr("paceline.models.stores.download.shutil.disk_usage", lambda _: usage)
     refused(PacelineError, "has 300.00 kB", "200.00 kB free", "HF_HUB_CACHE")
     assert hub.ranges_asked() == []
     pulled(f"user/repo:{Q8}")
@@ -312,23 +299,27 @@ def test_a_download_that_another_process_makes_is_left_to_it(
 INFO = {"id": "user/repo", "sha": COMMIT, "siblings": []}
 LFS = {"sha256": "0" * 64, "size": 1, "pointerSize": 1}
 FILE = {"rfilename": Q4, "size": 1, "blobId": "0" * 40, "lfs": LFS}
+WRONG, UNLIKE_A_HUB = ("../../../x", "0" * 40), "does not answer as a Hugging Face hub does"
+NO_MODEL = "user/repo: has no model as a GGUF file"
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ([], "does not answer as a Hugging Face hub does"),
-        (INFO | {"sha": "../../x"}, "does not answer as a Hugging Face hub does"),
-        (INFO | {"siblings": [FILE | {"lfs": LFS | {"sha256": "../../../x"}}]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"size": "many"}]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"size": -1}]}, "has no model"),
-        (INFO | {"siblings": ["x.gguf"]}, "does not answer as"),
-        (INFO | {"siblings": [FILE | {"lfs": LFS | {"sha256": "0" * 40}}]}, "does not answer as"),
+        ([], UNLIKE_A_HUB),
+        (INFO | {"sha": "../../x"}, UNLIKE_A_HUB),
+        *((INFO | {"siblings": [FILE | {"lfs": LFS | {"sha256": wrong}}]}, UNLIKE_A_HUB) for wrong in WRONG),
+        (INFO | {"siblings": [FILE | {"size": "many"}]}, UNLIKE_A_HUB),
+        (INFO | {"siblings": ["x.gguf"]}, UNLIKE_A_HUB),
+        (INFO | {"siblings": [FILE | {"size": -1}]}, NO_MODEL),
+        (INFO | {"siblings": [FILE | {"rfilename": "a/../../x.gguf"}]}, NO_MODEL),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_refused(hub: Hub, cache: Path, answer: Any, words: str) -> None:
+def test_answer_unlike_a_hubs_is_refused_before_a_folder_is_made(
+    hub: Hub, cache: Path, answer: Any, words: str
+) -> None:
     hub.answer = answer
-    refused(PacelineError, words)
+    refused(UsageError if "no model" in words else PacelineError, words)
     assert not cache.exists()
 
 
@@ -358,12 +349,8 @@ def test_what_is_here_is_chosen_from_the_current_revision_first(cache: Path) -> 
     assert name("u/r:Q6_K") == "else/a-Q6_K.gguf"
 
 
-HEAD = {
-    "config.json": b'{"draft_vocab_size": 3}',
-    "model.safetensors": DATA,
-    "card.json": b"{}",
-    "README.md": b"#",
-}
+HEAD = {"config.json": b'{"draft_vocab_size": 3}', "model.safetensors": DATA, "card.json": b"{}"}
+HEAD["README.md"] = b"#"
 
 
 @pytest.mark.parametrize("small", [frozenset(), frozenset({"config.json", "card.json"})])
@@ -401,20 +388,14 @@ def test_a_repository_of_something_else_is_told_from_a_head(hub: Hub) -> None:
         refused(UsageError, "has no model as a GGUF file", "a draft head's", text=name)
 
 
-def test_the_names_of_heads_are_those_that_are_read() -> None:
-    assert HEAD_WEIGHTS == WEIGHT_FILES
-    assert HEAD_CONFIG == CONFIG
-    assert set(HEAD_EXTRAS) == {CARD, SAMPLE}
+def test_files_of_heads_that_are_downloaded_are_those_that_are_read() -> None:
+    assert (HEAD_WEIGHTS, HEAD_CONFIG, set(HEAD_EXTRAS)) == (WEIGHT_FILES, CONFIG, {CARD, SAMPLE})
 
 
 @pytest.mark.parametrize("endpoint", ["http://[::1", "http://127.0.0.1:99999"])
 def test_an_endpoint_that_is_no_address_is_named(endpoint: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", "pull", "user/repo:Q8_0"],
-        env={**os.environ, "HF_ENDPOINT": endpoint},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "see HF_ENDPOINT" in done.stderr
-    assert "Traceback" not in done.stderr
+    words = [sys.executable, "-m", "paceline", "pull", "user/repo:Q8_0"]
+    environ = os.environ | {"HF_ENDPOINT": endpoint}
+    done = subprocess.run(words, env=environ, capture_output=True, check=False)
+    assert b"see HF_ENDPOINT" in done.stderr
+    assert b"Traceback" not in done.stderr

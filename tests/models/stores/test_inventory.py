@@ -12,7 +12,7 @@ import pytest
 from gguf import GGUFWriter
 
 from gguf_files import finish, write_llama
-from model_stores import hub_file, hub_folder, ollama_manifest, ollama_model
+from model_stores import hub_file, hub_folder, ollama_model
 from paceline.cli.references import resolved
 from paceline.models.headers import header
 from paceline.models.stores import inventory as stores
@@ -49,10 +49,6 @@ def look(home: Path, *folders: Path, **environ: str) -> Inventory:
     return list_models(folders, environ={"HOME": str(home)} | environ)
 
 
-def references(found: Inventory) -> list[str]:
-    return [model.reference for model in found.models]
-
-
 def put(source: Path, to: Path) -> Path:
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_bytes(source.read_bytes() + str(to).encode())  # of a content of its own
@@ -66,39 +62,28 @@ def test_every_store_is_looked_into(home: Path, made: Path) -> None:
     studio = put(plain, home / ".lmstudio/models/user/repo/m.gguf")
     llama = put(plain, home / ".cache/llama.cpp/user_repo_m.gguf")
     (llama.parent / "manifest=user=repo=latest.json").write_text("{}")
-    given, configured = (
-        put(plain, home / "given/m.gguf"),
-        put(made / "experts.gguf", home / "more/deep/e.gguf"),
-    )
+    given = put(plain, home / "given/m.gguf")
+    configured = put(made / "experts.gguf", home / "more/deep/e.gguf")
     environ = {
         "PACELINE_MODELS": os.pathsep.join(["", "~/nowhere", str(home / "more")]),
         "LLAMA_CACHE": str(llama.parent),  # not everywhere below .cache
     }
     found = look(home, home / "given", **environ)
-    by_store = {model.store: model for model in found.models if model.store != "folder"}
-    assert {store: model.reference for store, model in by_store.items()} == {
-        "Ollama": "ollama:tiny:1b",
-        "Hugging Face": "user/repo:Q8_0",
-        "LM Studio": str(studio),
-        "llama.cpp": str(llama),
-    }
-    assert by_store["Ollama"].facts.path == blob
-    assert {model.reference for model in found.models if model.store == "folder"} == {
-        str(given),
-        str(configured),
-    }
+    stores = {("LM Studio", str(studio)), ("Ollama", "ollama:tiny:1b"), ("llama.cpp", str(llama))}
+    stores |= {("Hugging Face", "user/repo:Q8_0"), ("folder", str(configured)), ("folder", str(given))}
+    assert {(model.store, model.reference) for model in found.models} == stores
+    assert len(found.models) == 6
+    assert [model.facts.path for model in found.models if model.store == "Ollama"] == [blob]
     assert [model.facts.experts for model in found.models].count(4) == 1
-    assert len(found.notes) == 1
-    assert found.notes[0].endswith("nowhere: no such folder")
+    (note,) = found.notes
+    assert note.endswith("nowhere: no such folder")
     assert ("folder", home / "more") in found.places
 
 
 def test_one_file_under_two_names_is_one_model(home: Path, made: Path) -> None:
     root = home / ".ollama/models"
     blob = ollama_model(root, f"{HOST}/library/tiny/1b", made / "plain.gguf")
-    ollama_manifest(
-        root, f"{HOST}/library/mine/latest", (root / "manifests" / HOST / "library/tiny/1b").read_text()
-    )
+    ollama_model(root, f"{HOST}/library/mine/latest", made / "plain.gguf")
     linked = home / "linked" / "m.gguf"
     linked.parent.mkdir()
     linked.symlink_to(blob)
@@ -148,27 +133,24 @@ def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
         put(made / "plain.gguf", folder / f"{name}.gguf")
     (folder / "m.gguf.downloadInProgress").touch()
     write_llama(folder / "vocab.gguf", vocab_only=True)
-    for name, arch, kind in (
-        ("lora", "llama", "adapter"),
-        ("clip", "clip", "mmproj"),
-        ("head", "eagle3", "model"),
-    ):
-        writer = GGUFWriter(folder / f"{name}.gguf", arch)
+    for arch, kind in (("llama", "adapter"), ("clip", "mmproj"), ("eagle3", "model")):
+        writer = GGUFWriter(folder / f"{kind}.gguf", arch)
         writer.add_type(kind)
         finish(writer)
     lora = folder / "lora"
     lora.mkdir()
     for name in ("adapter_config.json", "config.json", "adapter_model.safetensors"):
         (lora / name).touch()
+    (hub_folder(folder / "vision") / "config.json").write_text('{"model_type": "vit"}')
     found = look(home, folder)
     assert found.models == []
     told = {Path(note.partition(":")[0]).name: note for note in found.notes}
-    assert len(found.notes) == len(told) == 10
-    assert "an adapter" in told["lora.gguf"]
-    assert "vocabulary only" in told["vocab.gguf"]
-    assert "draft head" in told["head.gguf"]
-    assert "projector" in told["clip.gguf"]
+    assert len(found.notes) == len(told) == 11
+    reasons = {"adapter": "an adapter", "vocab": "vocabulary only", "model": "draft head"}
+    for name, reason in (reasons | {"mmproj": "projector"}).items():
+        assert reason in told[f"{name}.gguf"]
     assert "half-way" in told["m.gguf.downloadInProgress"]
+    assert "no language model" in told["vision"]
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="names are UTF-8 there")
@@ -183,7 +165,7 @@ def test_files_that_are_no_models_are_one_note_each(home: Path, made: Path) -> N
     (folder / "gone.gguf").symlink_to("nowhere")
     (folder / "loop.gguf").symlink_to("loop.gguf")
     found = look(home, folder)
-    assert references(found) == [str(good)]
+    assert [model.reference for model in found.models] == [str(good)]
     assert len(found.notes) == 7
     assert all(note.isprintable() for note in found.notes)
 

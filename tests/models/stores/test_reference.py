@@ -14,15 +14,13 @@ from paceline.speculative.errors import UsageError
 LIBRARY = "registry.ollama.ai/library"
 
 
+PATHS = ("m.gguf", "dir/M.GGUF", "~/m", "/models/a:b", "a/b/c", "C:/m.gguf")
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "name", "tag"),
     [
-        ("m.gguf", PATH, "m.gguf", ""),
-        ("dir/M.GGUF", PATH, "dir/M.GGUF", ""),
-        ("~/m", PATH, "~/m", ""),
-        ("/models/a:b", PATH, "/models/a:b", ""),
-        ("a/b/c", PATH, "a/b/c", ""),
-        ("C:/m.gguf", PATH, "C:/m.gguf", ""),
+        *((path, PATH, path, "") for path in PATHS),
         ("ollama:llama3.2:3b", OLLAMA, f"{LIBRARY}/llama3.2", "3b"),
         ("ollama:llama3.2", OLLAMA, f"{LIBRARY}/llama3.2", "latest"),
         ("ollama:hf.co/me/mine-GGUF:Q8_0", OLLAMA, "hf.co/me/mine-GGUF", "Q8_0"),
@@ -86,36 +84,28 @@ def test_whatever_is_typed_nothing_leads_out_of_a_store(text: str) -> None:
         assert parse(str(reference), exists=lambda _: False) == reference
 
 
-BARTOWSKI = [
-    f"Phi-3-mini-{quant}.gguf"
-    for quant in ("IQ2_M", "Q2_K", "Q3_K_L", "Q4_K_L", "Q4_K_M", "Q4_K_M_L", "Q8_0", "Q8_0_L", "f32")
-]
+QUANTS = ["IQ2_M", "Q2_K", "Q3_K_L", "Q4_K_L", "Q4_K_M", "Q4_K_M_L", "Q8_0", "Q8_0_L", "f32"]
+BARTOWSKI = [f"Phi-3-mini-{quant}.gguf" for quant in QUANTS]
 SPLIT = [f"{q}/m-{q}-0000{i}-of-00002.gguf" for q in ("Q2_K", "Q8_0") for i in (2, 1)]
-UNSLOTH = [
-    "Qwen3-8B-UD-Q4_K_M.gguf",
-    "Qwen3-8B-Q4_K_M.gguf",
-    "Qwen3-8B-UD-Q4_K_XL.gguf",
-    "BF16/Qwen3-8B.gguf",
-]
+UNSLOTH = [f"Qwen3-8B-{quant}.gguf" for quant in ("UD-Q4_K_M", "Q4_K_M", "UD-Q4_K_XL")]
+UNSLOTH += ["BF16/Qwen3-8B.gguf"]
+NAME_IT = "Name it after a colon, as in hf.co/u/r:"
 
 
 @pytest.mark.parametrize(
     ("names", "asked", "files"),
     [
-        (BARTOWSKI, "", ["Phi-3-mini-Q4_K_M.gguf"]),
-        (BARTOWSKI, "Q4_K_M_L", ["Phi-3-mini-Q4_K_M_L.gguf"]),
+        (BARTOWSKI, "", ["Phi-3-mini-Q4_K_M.gguf"]), (BARTOWSKI, "Q4_K_M_L", ["Phi-3-mini-Q4_K_M_L.gguf"]),
         (BARTOWSKI, "F32", ["Phi-3-mini-f32.gguf"]),
         (BARTOWSKI, "phi-3-mini-q2_k.gguf", ["Phi-3-mini-Q2_K.gguf"]),
         (SPLIT, "", ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"]),
-        (SPLIT, "m-Q2_K-00001-of-00002.gguf", SPLIT[1::-1]),
-        (UNSLOTH, "", ["Qwen3-8B-Q4_K_M.gguf"]),
-        (UNSLOTH, "UD-Q4_K_M", ["Qwen3-8B-UD-Q4_K_M.gguf"]),
-        (UNSLOTH, "bf16", ["BF16/Qwen3-8B.gguf"]),
+        (SPLIT, "m-Q2_K-00001-of-00002.gguf", SPLIT[1::-1]), (UNSLOTH, "", ["Qwen3-8B-Q4_K_M.gguf"]),
+        (UNSLOTH, "UD-Q4_K_M", ["Qwen3-8B-UD-Q4_K_M.gguf"]), (UNSLOTH, "bf16", ["BF16/Qwen3-8B.gguf"]),
         (["mmproj-m-Q8_0.gguf", "m.Q5_0.gguf", "imatrix-Q8_0.gguf", "mtp-m-Q8_0.gguf"], "", ["m.Q5_0.gguf"]),
         (["ggml-model-q4_0.gguf", "tokenizer.json"], "Q4_0", ["ggml-model-q4_0.gguf"]),
         (["a/m-Q8_0.gguf", "b/m-Q8_0.gguf"], "b/m-Q8_0.gguf", ["b/m-Q8_0.gguf"]),
     ],
-)
+)  # fmt: skip
 def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) -> None:
     assert select_variant(names, asked, "u/r") == tuple(files)
 
@@ -124,19 +114,11 @@ def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) 
     ("names", "asked", "said"),
     [
         ([], "", "u/r: has no model as a GGUF file; look for a repository whose name ends in -GGUF"),
-        (
-            ["a-Q2_K.gguf", "a-F16.gguf"],
-            "",
-            "u/r: which one of F16, Q2_K? Name it after a colon, as in hf.co/u/r:F16",
-        ),
-        (["a-Q2_K.gguf"], "Q2", "u/r: has no Q2; there is Q2_K. Name it after a colon, as in hf.co/u/r:Q2_K"),
+        (["a-Q2_K.gguf", "a-F16.gguf"], "", f"u/r: which one of F16, Q2_K? {NAME_IT}F16"),
+        (["a-Q2_K.gguf"], "Q2", f"u/r: has no Q2; there is Q2_K. {NAME_IT}Q2_K"),
         (["a-Q4_K_M_L.gguf"], "Q4_K_M", "u/r: has no Q4_K_M; there is Q4_K_M_L."),
         (["mmproj-a-Q8_0.gguf", "a-Q2_K.gguf"], "mmproj-a-Q8_0.gguf", "has no mmproj-a-Q8_0.gguf"),
-        (
-            ["x/a-Q8_0.gguf", "b-Q8_0.gguf"],
-            "",
-            "which one of b-Q8_0.gguf, x/a-Q8_0.gguf? Name it after a colon",
-        ),
+        (["x/a-Q8_0.gguf", "b-Q8_0.gguf"], "", f"which one of b-Q8_0.gguf, x/a-Q8_0.gguf? {NAME_IT}"),
         ([SPLIT[0], SPLIT[3]], "Q2_K", "u/r: 1 of the parts of Q2_K are missing"),
         (["../a-Q8_0.gguf", "/a-Q8_0.gguf"], "", "u/r: has no model as a GGUF file"),
         ([f"m{i}-Q2_K.gguf" for i in range(99)], "", "m3-Q2_K.gguf and 75 more? Name it after"),

@@ -51,10 +51,9 @@ def test_what_is_told_of_each_layer_is_told_of_those_that_are_left(tmp_path: Pat
     finish(writer)
     shorten(source, out, [2, 0])
     read = gguf.GGUFReader(out)
-    assert read.fields["llama.attention.head_count_kv"].contents() == [4, 6]
-    assert read.fields["general.tags"].contents() == ["a", "b", "c"]
-    assert read.fields["llama.block_count"].contents() == 2
-    assert read.fields["general.name"].contents() == "tiny, 2 of 3 layers"
+    names = ("llama.attention.head_count_kv", "general.tags", "llama.block_count", "general.name")
+    fields = [read.fields[name].contents() for name in names]
+    assert fields == [[4, 6], ["a", "b", "c"], 2, "tiny, 2 of 3 layers"]
     found = {tensor.name: float(np.asarray(tensor.data).flat[0]) for tensor in read.tensors}
     assert found == {"blk.0.ffn_up.weight": 0.0, "blk.1.ffn_up.weight": 2.0, "token_embd.weight": 1.0}
 

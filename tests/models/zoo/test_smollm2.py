@@ -1,4 +1,4 @@
-"""SmolLM2 and its draft, where they are: named, run, drafted for, and inflated."""
+"""SmolLM2 and its draft, where they are installed: inflated, run, and of one vocabulary."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ from real_model import smollm2
 Capture = pytest.CaptureFixture[str]
 WEEK = "Name the seven days of the week."
 QUESTION = f"<|im_start|>user\n{WEEK}<|im_end|>\n<|im_start|>assistant\n".encode()
-
-
-def smollm2_draft() -> Path:
-    return zoo.path("smollm2-draft")
 
 
 def greedy(path: Path, count: int) -> list[int]:
@@ -62,26 +58,9 @@ def test_inflated_it_gives_its_answer(capsys: Capture, tmp_path: Path) -> None:
     assert "1. Monday\n2. Tuesday" in done.out
 
 
-def test_it_answers_a_question_through_its_template(capsys: Capture) -> None:
-    smollm2()
-    done = command(capsys, "run", "-m", "zoo:smollm2", "-t", "1", "-n", "24", "--chat", WEEK)
-    assert done.code == 0
-    assert "1. Monday\n2. Tuesday\n3. Wednesday" in done.out
-
-
 def test_its_draft_has_its_vocabulary_and_is_small() -> None:
-    path = smollm2_draft()
+    path = zoo.path("smollm2-draft")
     draft, target = read_model_facts(path), read_model_facts(smollm2())
     assert path.stat().st_size <= 12_000_000
     assert draft.arch == "llama"
     assert draft.tokenizer == target.tokenizer
-
-
-def test_pairs_finds_its_draft(capsys: Capture) -> None:
-    smollm2()
-    smollm2_draft()
-    found = {
-        draft["reference"]: draft
-        for draft in command(capsys, "pairs", "zoo:smollm2", "--json").json["drafts"]
-    }
-    assert found["zoo:smollm2-draft"]["fits"]

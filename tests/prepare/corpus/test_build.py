@@ -138,13 +138,7 @@ def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
     assert open_corpus("mine", tokenizer.vocab).manifest.documents == 3
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "prepare.corpus.build.TokenFile.add",
-        "storage.corpora.replace",
-    ],
-)
+@pytest.mark.parametrize("where", ["prepare.corpus.build.TokenFile.add", "storage.corpora.replace"])
 def test_a_full_disk_leaves_the_old_corpus_and_no_litter(
     sources: Sources, tokenizer: Tokenizer, home: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from paceline.prepare.corpus import collect
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
+from training_answers import write_lines as lines
 
 
 @pytest.fixture
@@ -43,11 +43,6 @@ def collected(*paths: Path, logs: tuple[Path, ...] = (), **options: Any) -> tupl
     files, _ = find(paths, logs, options.pop("globs", ()), skipped)
     reader = DocumentReader(skipped, **options)
     return [content for file in files for content in reader.documents(file)], skipped
-
-
-def lines(path: Path, *said: Any) -> Path:
-    path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in said))
-    return path
 
 
 def test_texts_are_read_and_the_rest_is_counted_by_reason(tree: Path) -> None:

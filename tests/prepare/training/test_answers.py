@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import paceline
@@ -16,10 +15,11 @@ from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training import answers
-from paceline.prepare.training.answer_folder import ANSWERS, HEADER, Answer, read_header
+from paceline.prepare.training.answer_folder import ANSWERS, HEADER, read_header
 from paceline.prepare.training.answers import GeneratedAnswers, GenerationProgress, generate_answers
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from training_answers import number_prompts, write_lines
 
 N = 40
 TOY = "toy:seed=3,eos=7"
@@ -31,9 +31,8 @@ def prompts(tmp_path: Path) -> TrainingPrompts:
 
 
 def some_prompts(folder: Path, n: int, **options: Any) -> TrainingPrompts:
-    file = folder / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"{7919 * k % 99991}"}) + "\n" for k in range(n)))
-    return read_prompts([file], chat=False, held_out=options.pop("held_out", 0.2), **options)
+    file = number_prompts(folder / "prompts.jsonl", n)
+    return read_prompts([file], chat=False, **{"held_out": 0.2} | options)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -77,15 +76,9 @@ def test_the_folder_has_a_line_an_answer_and_what_they_were_made_with(
     toy: LLM, prompts: TrainingPrompts, tmp_path: Path
 ) -> None:
     found = generate_answers(toy, prompts, tmp_path / "out", max_tokens=8, temperature=0.5, seed=7)
-    assert {line["id"]: line for line in lines(tmp_path / "out")} == {
-        one.id: {
-            "id": one.id,
-            "prompt": one.prompt.tolist(),
-            "tokens": one.tokens.tolist(),
-            "finish": one.finish,
-        }
-        for one in found.answers
-    }
+    ids = [answer.id for answer in found.answers]
+    written = {line.pop("id"): (*line.values(),) for line in lines(tmp_path / "out")}
+    assert (written, [*written]) == (content(found), ids)
     header = read_header(tmp_path / "out")
     assert header["settings"]["model"] == toy.target.identity()["model"]
     assert [header["settings"][name] for name in ("max_tokens", "temperature", "seed")] == [8, 0.5, 7]
@@ -187,16 +180,12 @@ def test_another_target_or_tokenizer_is_refused(toy: LLM, prompts: TrainingPromp
     out = tmp_path / "out"
     generate_answers(toy, prompts, out, max_tokens=8)
     old, new = toy.target.identity()["model"][:8], ToyTarget(seed=4).identity()["model"][:8]
-    with (
-        paceline.load("toy:seed=4", drafters="none") as other,
-        pytest.raises(UsageError, match=rf"the target \({old}, now {new}\); choose"),
+    for model, different in (
+        ("toy:seed=4", rf"the target \({old}, now {new}\); choose"),
+        ("toy:n_vocab=10", r"the target \(.*\); its tokenizer \(.*\); choose"),
     ):
-        generate_answers(other, prompts, out, max_tokens=8)
-    with (
-        paceline.load("toy:n_vocab=10", drafters="none") as other,
-        pytest.raises(UsageError, match=r"the target \(.*\); its tokenizer \(.*\); choose"),
-    ):
-        generate_answers(other, prompts, out, max_tokens=8)
+        with paceline.load(model, drafters="none") as other, pytest.raises(UsageError, match=different):
+            generate_answers(other, prompts, out, max_tokens=8)
 
 
 def test_another_held_out_share_keeps_the_answers(toy: LLM, tmp_path: Path) -> None:
@@ -299,14 +288,12 @@ def test_progress_tells_the_speed_and_the_time_left() -> None:
 
 
 def test_a_later_turn_goes_on_from_the_targets_own_answer(tmp_path: Path) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"turns": [f"{n}", "5"]}) + "\n" for n in range(100, 130)))
+    file = write_lines(tmp_path / "prompts.jsonl", *({"turns": [f"{n}", "5"]} for n in range(100, 130)))
     prompts = read_prompts([file], chat=False, held_out=0.3)
     with paceline.load(TOY, drafters="lookup", sessions=3, n_ctx=400) as llm:
         interrupted(llm, prompts, tmp_path / "out", 11, max_tokens=6)
-        found = {
-            one.id: one for one in generate_answers(llm, prompts, tmp_path / "out", max_tokens=6).answers
-        }
+        answered = generate_answers(llm, prompts, tmp_path / "out", max_tokens=6).answers
+        found = {answer.id: answer for answer in answered}
         assert len(found) == 60
         for item in prompts.items:
             if item.referred:
@@ -318,10 +305,9 @@ def test_a_later_turn_goes_on_from_the_targets_own_answer(tmp_path: Path) -> Non
 
 
 def test_prompts_too_long_are_skipped_with_what_goes_on_from_them(tmp_path: Path) -> None:
-    file = tmp_path / "prompts.jsonl"
     records: list[Any] = [{"prompt": f"{n}"} for n in range(30)]
     records += [{"turns": ["1" * 300, "2", "3"]}, {"prompt": "1" * 90}, {"prompt": "1" * 100}]
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    file = write_lines(tmp_path / "prompts.jsonl", *records)
     prompts = read_prompts([file], chat=False, held_out=0.3)
     with paceline.load(TOY, drafters="none", n_ctx=100) as llm:
         seen = list[GenerationProgress]()
@@ -364,10 +350,3 @@ def test_the_embedded_model_answers_texts(tmp_path: Path) -> None:
                 plain = llm.generate(texts[answer.id], plain=True, max_tokens=16)
                 assert answer.tokens.tolist() == list(plain.tokens)
     assert len(found.answers) == 8
-
-
-def test_a_line_is_what_it_was_read_from() -> None:
-    answer = Answer("1", np.array([1, 2], np.int32), np.array([3], np.int32), "eos")
-    read = Answer.read(json.loads(answer.line()), 8)
-    assert read.line() == answer.line()
-    assert read.prompt.dtype == read.tokens.dtype == np.int32

@@ -11,8 +11,9 @@ import pytest
 import paceline
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.model import ModelDrafter
+from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import NAMES, Confidence, read_confidence, row_features
-from paceline.prepare.training.confidence import Examples, fit, quality, sigmoid, train_confidence
+from paceline.prepare.training.confidence import Examples, fit, quality, train_confidence
 from paceline.prepare.training.plan import make_plan
 from paceline.prepare.training.prompts import read_prompts
 from paceline.speculative.errors import ModelError, UsageError
@@ -20,6 +21,7 @@ from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
+from training_answers import number_prompts
 
 TOY, DRAFT = "toy:seed=3", "toy:seed=3,noise=0.4"
 
@@ -45,16 +47,10 @@ def test_features_do_not_depend_on_the_order_of_tokens() -> None:
     assert np.isfinite(row_features(np.array([1.0, 0.0]), 0, 1.0)).all()
 
 
-def prompt_file(folder: Path) -> Path:
-    file = folder / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"{7919 * k % 99991}"}) + "\n" for k in range(40)))
-    return file
-
-
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     with paceline.load(TOY, DRAFT, "model") as llm:
-        prompts = read_prompts([prompt_file(tmp_path)], chat=False, held_out=0.3)
+        prompts = read_prompts([number_prompts(tmp_path / "prompts.jsonl", 40)], chat=False, held_out=0.3)
         plan = make_plan("confidence", tmp_path / "confidence", max_tokens=40)
         card = train_confidence(llm, prompts, plan)
     found = card["acceptance"]
@@ -67,7 +63,9 @@ def test_another_share_or_kind_trains_on_the_same_answers(tmp_path: Path) -> Non
     stages, plan = list[str](), make_plan("confidence", tmp_path / "out", max_tokens=40)
     with paceline.load(TOY, DRAFT, "model", sessions=4) as llm:
         for share in (0.001, 0.3, 0.999):  # both sides get enough
-            prompts = read_prompts([prompt_file(tmp_path)], chat=False, held_out=share)
+            prompts = read_prompts(
+                [number_prompts(tmp_path / "prompts.jsonl", 40)], chat=False, held_out=share
+            )
             card = train_confidence(llm, prompts, plan, lambda stage, _: stages.append(stage))
             assert card["acceptance"]["examples"] >= 200
         assert "answers" not in stages[stages.index("features") :]
@@ -111,20 +109,19 @@ def test_scores_are_its_probabilities(trained: Path) -> None:
 def test_another_draft_is_refused(trained: Path, tmp_path: Path) -> None:
     config = trained / "config.json"
     data = json.loads(config.read_text())
-    config.write_text(json.dumps(data | {"draft": "toy:seed=3,noise=0.5"}))
-    with pytest.raises(ModelError, match="not the draft that the confidence was trained for"):
-        paceline.load(TOY, trained, "model")
-    config.write_text(json.dumps(data | {"version": 99}))
-    with pytest.raises(ModelError, match="newer version"):
-        paceline.load(TOY, trained, "model")
-    config.write_text(json.dumps(data | {"weights": {}}))
-    with pytest.raises(ModelError, match="damaged"):
-        paceline.load(TOY, trained, "model")
+    for change, reason in (
+        ({"draft": "toy:seed=3,noise=0.5"}, "not the draft that the confidence was trained for"),
+        ({"version": 99}, "newer version"),
+        ({"weights": {}}, "damaged"),
+    ):
+        config.write_text(json.dumps(data | change))
+        with pytest.raises(ModelError, match=reason):
+            paceline.load(TOY, trained, "model")
     assert read_confidence(tmp_path) is None
 
 
 def test_it_needs_a_draft(tmp_path: Path) -> None:
-    prompts = read_prompts([prompt_file(tmp_path)], chat=False, held_out=0.3)
+    prompts = read_prompts([number_prompts(tmp_path / "prompts.jsonl", 40)], chat=False, held_out=0.3)
     with paceline.load(TOY, None, "lookup") as llm, pytest.raises(UsageError, match="give one"):
         train_confidence(llm, prompts, make_plan("confidence", tmp_path / "c"))
 

@@ -26,6 +26,7 @@ from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.plan import make_plan
 from paceline.prepare.training.prompts import read_prompts
 from paceline.prepare.training.train import train_head
+from paceline.request_handle import Generation
 from paceline.speculative.errors import UsageError
 
 PROMPT = "def read_config(path):\n    "
@@ -52,53 +53,48 @@ def trained(kind: str, prompts: Path, folder: Path, **options: Any) -> dict[str,
 
 
 @pytest.mark.slow
-def test_a_distilled_draft_is_an_ordinary_draft_model(prompts: Path, tmp_path: Path) -> None:
-    card = trained("draft", prompts, tmp_path / "draft", layers=1, width=64, learning_rate=3e-3)
-    path = tmp_path / "draft" / "draft.gguf"
-    assert card["path"] == str(path)
-    assert card["acceptance"]["length"] >= 1.0
-    with paceline.load(None, path, "model", threads=1, policy="fixed") as llm:
-        drafted = llm.generate(PROMPT, max_tokens=30)
-        assert llm.draft is not None
-        assert llm.draft.vocab.size == llm.target.vocab.size
-        assert drafted.stats.drafted > 0
-    with paceline.load(None, None, "none", threads=1) as llm:
-        assert llm.generate(PROMPT, max_tokens=30).tokens == drafted.tokens
-
-
-@pytest.mark.slow
-def test_the_file_computes_what_was_trained(prompts: Path, tmp_path: Path) -> None:
+def test_a_distilled_draft_is_an_ordinary_draft_model_whose_file_computes_what_was_trained(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first guess behind each token of a text, by llama.cpp and by the network."""
     import torch
 
     from paceline.backends.logit_drift import teacher_forced_logits
-    from paceline.prepare.training.draft_model import DraftLlama, DraftRecipe
+    from paceline.prepare.training.draft_model import DraftRecipe
     from paceline.prepare.training.recipe import document_mask
 
-    kept: dict[str, Any] = {}
-    written = DraftRecipe.write
+    networks = list[Any]()
+    write = DraftRecipe.write
 
-    def write(self: Any, folder: Path, target: Any, weights: Any, card: Any) -> None:
-        kept.update(weights={name: value.copy() for name, value in weights.items()}, recipe=self)
-        written(self, folder, target, weights, card)
+    def spy(recipe: Any, folder: Path, target: Any, weights: Any, card: Any) -> None:
+        networks.append(recipe.network({name: torch.tensor(value) for name, value in weights.items()}))
+        write(recipe, folder, target, weights, card)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DraftRecipe, "write", write)
-        card = trained("draft", prompts, tmp_path / "d", layers=2, width=128, learning_rate=3e-3)
+    monkeypatch.setattr(DraftRecipe, "write", spy)
+    card = trained("draft", prompts, tmp_path / "d", layers=2, width=128, learning_rate=3e-3)
+    assert card["path"] == str(tmp_path / "d" / "draft.gguf")
+    assert card["acceptance"]["length"] >= 1.0
+    require_lossless(card["path"], "model")
     with paceline.load(card["path"], None, "none", threads=1) as llm:
         text = llm.tokens("def read_config(path):\n    return json.load(open(path))\n\n\ndef write_config(")
         theirs = np.asarray(teacher_forced_logits(llm.target, text, 1, 1))
-    recipe = kept["recipe"]
-    network = DraftLlama(
-        recipe.draft_shape,
-        recipe.n_layers,
-        {name: torch.from_numpy(w) for name, w in kept["weights"].items()},
-    )
     tokens = torch.tensor(text)
-    ours = network.logits(tokens, document_mask(torch.zeros_like(tokens))).numpy()[: len(theirs)]
+    ours = networks[-1].logits(tokens, document_mask(torch.zeros_like(tokens))).numpy()[: len(theirs)]
     for a, b in zip(ours, theirs, strict=True):
         a, b = a - a.mean(), b - b.mean()
         assert float(a @ b) / float(np.linalg.norm(a) * np.linalg.norm(b)) > 0.999
+
+
+def require_lossless(draft: Any, drafter: str) -> Generation:
+    """Require that the draft is used, and that the text is that of plain decoding."""
+    with paceline.load(None, draft, drafter, threads=1, policy="fixed") as llm:
+        drafted = llm.generate(PROMPT, max_tokens=30)
+        assert llm.draft is not None
+        assert llm.draft.vocab.size == llm.target.vocab.size
+    assert drafted.stats.drafted > 0
+    with paceline.load(None, None, "none", threads=1) as llm:
+        assert llm.generate(PROMPT, max_tokens=30).tokens == drafted.tokens
+    return drafted
 
 
 @pytest.mark.slow
@@ -109,12 +105,8 @@ def test_a_parallel_draft_begins_with_a_draft_model_and_drafts_several_tokens_a_
         "pard", prompts, tmp_path / "pard", base=zoo.draft_path(), depth=3, learning_rate=3e-4, n_draft=3
     )
     assert card["acceptance"]["length"] > 1.2  # what the draft model can do already
-    with paceline.load(None, tmp_path / "pard", "pard", threads=1, policy="fixed") as llm:
-        drafted = llm.generate(PROMPT, max_tokens=30)
-        assert llm.draft is not None
-        assert 0 < drafted.stats.drafted <= 3 * len(drafted.tokens)
-    with paceline.load(None, None, "none", threads=1) as llm:
-        assert llm.generate(PROMPT, max_tokens=30).tokens == drafted.tokens
+    drafted = require_lossless(tmp_path / "pard", "pard")
+    assert drafted.stats.drafted <= 3 * len(drafted.tokens)
 
 
 def head(**variant: Any) -> tuple[HeadConfig, dict[str, Any], Any]:

@@ -16,7 +16,6 @@ import pytest
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.dataset import Sequences
 from paceline.prepare.training.feature_cache import (
     HEADER,
     INDEX,
@@ -25,7 +24,7 @@ from paceline.prepare.training.feature_cache import (
     FeatureCache,
     build_cache,
 )
-from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
+from paceline.prepare.training.features import OnlineFeatures, Sequences, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
 from training_answers import answer
 

@@ -135,16 +135,6 @@ def test_a_target_that_shows_no_hidden_states_is_an_error(monkeypatch: pytest.Mo
         OnlineFeatures(target, [answer(4, 4)], LAYERS, 3)[0]
 
 
-def test_a_source_is_iterated_in_the_order_of_its_answers() -> None:
-    answers = [answer(3, n) for n in range(1, 5)]
-    source = OnlineFeatures(ToyTarget(layers=3), answers, LAYERS, 2)
-    assert len(source) == 4
-    assert [len(one.ids) for one in source] == [1, 2, 3, 4]
-    assert [one.tokens.tolist() for one in source] == [
-        [*one.prompt.tolist(), *one.tokens.tolist()] for one in answers
-    ]
-
-
 def test_a_transformers_model_is_computed_alike_although_its_cache_has_the_prompt(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")

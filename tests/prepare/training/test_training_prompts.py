@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,9 @@ import pytest
 from paceline.bench.suites import workload
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import UsageError
+from training_answers import write_lines as lines
 
 MANY = [f"question {number}" for number in range(400)]
-
-
-def lines(path: Path, *records: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in records))
-    return path
 
 
 def filler(folder: Path, n: int = len(MANY)) -> Path:
@@ -120,13 +114,8 @@ def test_folders_are_searched_for_prompts_and_an_array_is_read(tmp_path: Path) -
     prompts = read(folder)
     assert found(prompts) == {user("A"), user("B"), user("C"), user("D")}
     assert prompts.skipped.counts == {"no JSON object": 1}
-    assert [Path(source.path).name for source in prompts.sources] == [
-        "b.json",
-        "c.txt",
-        "a.jsonl",
-        "filler.jsonl",
-    ]
-    assert [source.prompts for source in prompts.sources] == [2, 1, 1, len(MANY)]
+    found_in = [(Path(source.path).name, source.prompts) for source in prompts.sources]
+    assert found_in == [("b.json", 2), ("c.txt", 1), ("a.jsonl", 1), ("filler.jsonl", len(MANY))]
 
 
 def test_unusable_lines_are_counted_with_the_place_of_the_first(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_draft_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_be_are_refused(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="unknown weight type 'Q4_K': use one of F32, F16, BF16, Q8_0, Q4_0"):
+    with pytest.raises(UsageError, match=r"unknown weight type 'Q4_K'.*Q4_0"):
         Transplant(*pair, new_type="Q4_K")
     with pytest.raises(UsageError, match="has two matrices, which cannot become one: leave out --tied"):
         Transplant(*pair, tied=True)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,25 +109,30 @@ class AnswerFolder:
     def write_header(self, about: Mapping[str, Any]) -> None:
         """Write data.json with what else is known. Raises PacelineError."""
         header = {"format": FORMAT, "created": self._created, "settings": self._settings, **about}
-        try:
+        with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / HEADER, header)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def add(self, answer: Answer) -> None:
         """Append an answer; the system has it when this returns. Raises PacelineError."""
-        try:
+        with self._writing():
             append_line(self.path, answer.line())
-        except OSError as error:
-            raise self._unwritable(error) from error
         self.answers[answer.id] = answer
 
-    def _unwritable(self, error: OSError) -> PacelineError:
-        return PacelineError(
-            f"{self.folder}: cannot be written ({error.strerror or error}); make room there: all "
-            f"{len(self.answers):,} answers so far are kept, and the same command goes on"
-        )
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.folder, f"all {len(self.answers):,} answers so far are kept")
+
+
+@contextmanager
+def writing(place: object, left: str) -> Iterator[None]:
+    """Raise PacelineError in place of OSError, as of a full disk. left: what an interrupted run keeps."""
+    try:
+        yield
+    except OSError as error:
+        raise PacelineError(
+            f"{place}: cannot be written ({error.strerror or error}); make room there: {left}, and the same "
+            "command goes on"
+        ) from error
 
 
 def read_header(folder: Path) -> dict[str, Any]:

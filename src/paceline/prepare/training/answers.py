@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +22,21 @@ from paceline.engine import BatchRun
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import Skipped
 from paceline.prepare.training.answer_folder import Answer, AnswerFolder
+from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.request_handle import RequestHandle
 from paceline.speculative.errors import ContextError, ModelError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.system.whole import write_json
 
 MAX_TOKENS = 512  # of an answer
+CHECKPOINT, SPLIT = "checkpoint.pt", "split.json"  # of a run
+MIN_TOKENS = 32  # of the answers to train on, and of the held-out ones
+ANSWERS, FEATURES, TRAINING = "answers", "features", "training"  # stages, and folders
+
+Report = Callable[[str, Any], object]  # the stage, and its progress
+Note = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -106,25 +117,23 @@ def generate_answers(
     return _Generation(llm, prompts, store, request, limit, report).run()
 
 
+@dataclass
 class _Generation:
     """A run over the prompts without an answer."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        prompts: TrainingPrompts,
-        store: AnswerFolder,
-        request: GenerationRequest,
-        limit: float | None,
-        report: Callable[[GenerationProgress], object],
-    ) -> None:
-        self._llm, self._prompts, self._store, self._request = llm, prompts, store, request
-        self._limit, self._report = limit, report
+    _llm: LLM
+    _prompts: TrainingPrompts
+    _store: AnswerFolder
+    _request: GenerationRequest
+    _limit: float | None
+    _report: Callable[[GenerationProgress], object]
+
+    def __post_init__(self) -> None:
         self._skipped = Skipped()
-        self._left = deque(item for item in prompts.items if item.id not in store.answers)
+        self._left = deque(item for item in self._prompts.items if item.id not in self._store.answers)
         self._waiting: dict[str, list[Item]] = {}  # by the hash of the prompt whose answer they go on from
         self._running, self._refused = dict[RequestHandle, Item](), set[str]()
-        self._before = self._done = len(prompts.items) - len(self._left)
+        self._before = self._done = len(self._prompts.items) - len(self._left)
         self._tokens, self._start = 0, monotonic()
 
     def run(self) -> GeneratedAnswers:
@@ -196,3 +205,49 @@ class _Generation:
         self._store.add(Answer(item.id, prompt, tokens, finish.reason or ""))
         self._done += 1
         self._left.extendleft(self._waiting.pop(item.id, ()))  # while the prompt is in the cache
+
+
+def gather_answers(
+    llm: LLM,
+    prompts: TrainingPrompts,
+    plan: TrainingPlan,
+    report: Report,
+    note: Note,
+    min_tokens: int = MIN_TOKENS,
+) -> list[Answer]:
+    """Let the target answer the prompts, and split the answers; those of one token are left out.
+
+    min_tokens: to train on, and held out. Raises UsageError for fewer, and before anything is answered if
+    there cannot be so many."""
+    prompts.held_out_ids({item.id: plan.max_tokens for item in prompts.items}, min_tokens)
+    is_resumed = (plan.folder / CHECKPOINT).exists()
+    found = generate_answers(
+        llm,
+        prompts,
+        plan.cache_folder / ANSWERS,
+        max_tokens=plan.max_tokens,
+        temperature=plan.temperature,
+        # A run that is trained already goes on with the answers that there are.
+        minutes=0.0 if is_resumed else plan.answer_minutes or None,
+        report=lambda progress: report(ANSWERS, progress),
+    )
+    for reason, n in found.skipped.counts.items():
+        note(f"{n:,} prompts skipped: {reason}, first {found.skipped.examples[reason]}")
+    if found.missing and plan.answer_minutes:
+        note(f"{found.missing:,} prompts are not answered: the time is over (--answer-minutes)")
+    lengths = {answer.id: len(answer.tokens) for answer in found.answers if len(answer.tokens) > 1}
+    split = dict[str, bool]()
+    if is_resumed:  # with its own answers: a shared folder may have got others meanwhile
+        with suppress(OSError, ValueError):
+            split = json.loads((plan.folder / SPLIT).read_bytes())
+    if not split:
+        held_out = prompts.held_out_ids(lengths, min_tokens)
+        split = {id_: id_ in held_out for id_ in lengths}
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        write_json(plan.folder / SPLIT, split)
+    answers = [replace(answer, held_out=split[answer.id]) for answer in found.answers if answer.id in split]
+    n_held_out = sum(answer.held_out for answer in answers)
+    if not 0 < n_held_out < len(answers):
+        raise UsageError(f"{plan.cache_folder}: has lost the answers of this run: remove {CHECKPOINT}")
+    note(f"{len(answers) - n_held_out:,} answers to train on, {n_held_out:,} held out")
+    return answers

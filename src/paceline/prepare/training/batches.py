@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,27 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.vocabulary import DraftVocabulary
+
+
+class DraftVocabulary:
+    """The tokens that a head drafts, and their places in it (FR-Spec, arXiv:2502.14856)."""
+
+    def __init__(self, ids: NDArray[np.int64], n_vocab: int) -> None:
+        self.ids, self.n_vocab = ids, n_vocab
+        self.places = np.full(n_vocab, -1, np.int64)
+        self.places[ids] = np.arange(len(ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of_answers(cls, answers: Iterable[NDArray[np.int32]], n_vocab: int, size: int) -> DraftVocabulary:
+        """Return the `size` most frequent tokens of answers, in the order of their ids; others fill it up."""
+        counts = np.zeros(n_vocab, np.int64)
+        for tokens in answers:
+            np.add.at(counts, tokens.astype(np.int64), 1)
+        order = np.argsort(-counts, kind="stable")
+        return cls(np.sort(order[: min(size, n_vocab)]), n_vocab)
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,22 @@ class TrainingBatch:
     def targets(self, depths: range, rows: Any) -> list[tuple[Any, Any, Any]]:
         """Return ids, p and weight of the tokens so many places behind `rows`, for each depth."""
         return [(ids[rows], p[rows], weight[rows]) for ids, p, weight in map(self.shifted, depths)]
+
+    @property
+    def answered(self) -> Any:
+        """The rows whose next token is part of an answer."""
+        return self.weight.nonzero()[:, 0]
+
+    def at(self, rows: Any) -> tuple[Any, Any, Any]:
+        """Return ids, p and weight of some rows."""
+        return self.ids[rows], self.p[rows], self.weight[rows]
+
+    def random_anchors(self, share: float) -> Any:
+        """Return random ones of the answered rows, this share of all rows and at least one."""
+        rows = self.answered
+        if not len(rows):
+            return torch.zeros(1, dtype=torch.long, device=rows.device)
+        return rows[torch.randperm(len(rows), device=rows.device)[: max(1, int(len(self) * share))]]
 
     def rows_before(self, depths: range) -> Any:
         """Return the rows behind which an answer's token can be drafted at one of the depths."""

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from paceline import __version__
 from paceline.api import LLM
+from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
-from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
 from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.dataset import FEATURES, Note, Report, Sequences, gather_answers
-from paceline.prepare.training.evaluate import walk
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
+from paceline.prepare.training.answers import FEATURES, Note, Report, gather_answers
+from paceline.prepare.training.evaluate import draft_along, walk
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, TrainingSequence
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
@@ -28,7 +28,7 @@ from paceline.vocab.shared import check_shared
 
 RIDGE, STEPS = 1.0, 25
 MIN_TOKENS = 250  # of the answers to learn from, and of the held-out ones
-SCORE = NAMES.index("logit p1")
+LINE = [NAMES.index(name) for name in ("bias", "logit p1")]
 Floats = NDArray[np.float64]
 
 
@@ -51,34 +51,21 @@ def collect(
 
     def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
         tick()
-        tokens, known = one.tokens.tolist(), 0
-        session: Any = draft.open()
+        session, score = draft.open(), 1.0
 
-        def accepted(n: int) -> int:
-            nonlocal known
-            session.extend(tokens[len(session.tokens) : n])
-            if isinstance(session, HeadSession):
-                session.observe(known, one.hidden[known : n - 1].astype(np.float32))
-                known = n - 1
-            drafted, before = list[int](), 1.0
-            while len(drafted) < min(n_draft, len(tokens) - n - 1):
-                (out,) = draft.forward([(session, chain(drafted, "draft"))], RequiredOutputs())
-                logits = out.logits(len(drafted))
-                p = np.exp(logits - logits.max())
-                p /= p.sum()
-                best = int(logits.argmax())
-                is_right = best == tokens[n + len(drafted)]
-                rows.append(row_features(p, len(drafted), before))
-                labels.append(float(is_right))
-                if not is_right:
-                    break
-                before = float(p[best])
-                drafted.append(best)
-            if n + len(drafted) + 1 >= len(tokens):
-                session.close()
-            return len(drafted)
+        def is_right(drafted: list[int], token: int) -> bool:
+            nonlocal score
+            (out,) = draft.forward([(session, chain(drafted, "draft"))], RequiredOutputs())
+            logits = out.logits(len(drafted))
+            p = np.exp(logits - logits.max())
+            p /= p.sum()
+            best = int(logits.argmax())
+            rows.append(row_features(p, len(drafted), score if drafted else 1.0))
+            labels.append(float(best == token))
+            score = float(p[best])
+            return best == token
 
-        return accepted
+        return draft_along(one, session, n_draft, is_right)
 
     walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
     if not rows:
@@ -108,16 +95,16 @@ def train_confidence(
     def tick() -> None:
         report(FEATURES, (next(done), total))
 
-    found, record = fit_to_draft(draft, training, held_out, plan.settings.n_draft, tick)
+    found, record = fit_to_draft(draft, training, held_out, plan.options.n_draft, tick)
     card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(plan.folder)}
     found.write(plan.folder, card)
     return card
 
 
-class TokensOnly:
+class TokensOnly(FeatureSource):
     """A source of sequences without features, for a draft model that reads tokens alone."""
 
-    layers: Sequence[int] = ()
+    layers = ()
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self.answers = answers
@@ -135,16 +122,16 @@ def fit_to_draft(
     n_draft: int,
     tick: Callable[[], object] = lambda: None,
 ) -> tuple[Confidence, dict[str, Any]]:
-    """Fit a confidence; return it with its quality on held-out answers, beside that of the score alone, as
-    the policy calibrates it."""
+    """Fit a confidence. Return it with its quality on held-out answers, and that of the score alone, as the
+    policy calibrates it: by a line of its logit."""
     seen, unseen = collect(draft, training, n_draft, tick), collect(draft, held_out, n_draft, tick)
     weights = fit(seen)
-    by_score = calibrated(seen.features[:, SCORE], seen)(unseen.features[:, SCORE])
+    line = fit(Examples(seen.features[:, LINE], seen.accepted))
     record = {
         "examples": len(seen.accepted),
         "accepted": float(unseen.accepted.mean()),
         "confidence": quality(sigmoid(unseen.features @ weights), unseen.accepted),
-        "score": quality(by_score, unseen.accepted),
+        "score": quality(sigmoid(unseen.features[:, LINE] @ line), unseen.accepted),
     }
     return Confidence(str(draft.path), draft.identity()["model"], tuple(weights.tolist())), record
 
@@ -181,15 +168,3 @@ def quality(probability: Floats, accepted: Floats) -> dict[str, float]:
         return {"log_loss": loss, "auc": 1.0}
     auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
     return {"log_loss": loss, "auc": float(auc)}
-
-
-def calibrated(score: Floats, examples: Examples) -> Callable[[Floats], Floats]:
-    """Return the best map of the score alone, as the policy's calibrator learns it: a line of its logit."""
-    z = np.stack([np.ones_like(score), score], 1)
-    weights = fit(Examples(z, examples.accepted))
-    return lambda other: sigmoid(weights[0] + weights[1] * other)
-
-
-def sigmoid(z: Floats) -> Floats:
-    out: Floats = 1.0 / (1.0 + np.exp(-np.clip(z, -50.0, 50.0)))
-    return out

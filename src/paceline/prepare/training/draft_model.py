@@ -1,31 +1,32 @@
 """A small Llama distilled to draft for a target: an ordinary draft model, for every engine.
 
 It has the target's vocabulary, and learns the target's distribution over its own answers (DistillSpec: Zhou
-et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components of the target's.
+et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components of the target's. As a
+parallel draft, it or a given Llama also learns to draft at mask tokens (PARD, An et al. 2025,
+arXiv:2504.18583).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.heads.arrays import attention, rms_norm
-from paceline.heads.config import LAST_OUTPUT, HeadConfig, layer_entries
-from paceline.heads.decoder import DecoderLayer, LayerShape, Rotary, Weights
-from paceline.heads.files import CARD, write_safetensors
+from paceline.heads.arrays import rms_norm
+from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
+from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
+from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
 from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, write_llama
-from paceline.prepare.training.losses import head_loss, sampled_logits
-from paceline.prepare.training.recipe import Recipe, document_mask, layer_weights
+from paceline.prepare.training.recipe import Recipe, document_mask, head_loss, layer_weights, sampled_logits
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 
@@ -33,6 +34,8 @@ WIDTH, LAYERS = 256, 4
 HEAD_DIM, KV_HEADS = 64, 1
 FILE = "draft.gguf"
 EMBEDDING_STD = 0.05
+ANCHORS_PER_TOKEN = 1 / 5
+MODEL = "model"  # the folder of the draft model in that of a parallel draft
 TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "generation_config.json")
 
 
@@ -41,7 +44,7 @@ class DraftLlama:
 
     def __init__(self, shape: LayerShape, layers: int, weights: Weights) -> None:
         self.shape, self._rotary = shape, Rotary(shape)
-        self._layers = [DecoderLayer(shape, weights, f"layers.{i}.") for i in range(layers)]
+        self._layers = decoder_layers(shape, layers, weights)
         self.embedding, self._norm = weights["embed_tokens.weight"], weights["norm.weight"]
 
     def logits(self, tokens: Any, mask: Any, positions: Any = None) -> Any:
@@ -53,10 +56,7 @@ class DraftLlama:
         x = self.embedding[tokens]
         rotation = self._rotary(x, np.arange(len(tokens)) if positions is None else positions)
         for layer in self._layers:
-            normed = rms_norm(x, layer.input_norm, self.shape.eps)
-            keys, values = layer.keys_values(normed, rotation)
-            x = x + layer.o(attention(layer.queries(normed, rotation), keys, values, mask))
-            x = layer.feed_forward(x)
+            x = layer(x, rotation, None, mask)
         return rms_norm(x, self._norm, self.shape.eps)
 
 
@@ -81,10 +81,6 @@ class DraftRecipe(Recipe):
         return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
 
     @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return (LAST_OUTPUT,)  # any: nothing reads it
-
-    @property
     def config(self) -> HeadConfig:
         return replace(super().config, shape=self.draft_shape)
 
@@ -106,27 +102,30 @@ class DraftRecipe(Recipe):
         }
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
-        rows = batch.weight.nonzero()[:, 0]
+        rows = batch.answered
         outputs = network.outputs(batch.tokens, document_mask(batch.document))[rows]
         logits, ids = sampled_logits(outputs, network.embedding, batch.ids[rows])
-        return head_loss(logits, ids, batch.p[rows], batch.weight[rows], self.options.variation)
+        return head_loss(logits, ids, *batch.at(rows)[1:], self.options.variation)
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
     ) -> Acceptance:
-        network = DraftLlama(
-            self.draft_shape, self.n_layers, {name: torch.from_numpy(w) for name, w in weights.items()}
-        )
+        network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
+        depth = min(n_draft, self.config.depth or n_draft)
 
-        def accepted(one: TrainingSequence) -> Any:
-            tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
             with torch.inference_mode():
-                guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
-            # A chain is right as long as each guess behind the true text is.
-            right = (guesses[:-1] == tokens[1:]).numpy()
-            return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + n_draft], False)))
+                return self._accepted(network, depth, one)
 
-        return walk(sequences, accepted, n_draft)
+        return walk(sequences, accepted_of, depth)
+
+    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
+        """See `accepted_of` of walk."""
+        tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
+        # A chain is right as long as each guess behind the true text is.
+        right = (guesses[:-1] == tokens[1:]).numpy()
+        return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + depth], False)))
 
     def path(self, folder: Path, target: Any) -> Path:
         return folder / FILE if model_path(target.path).is_file() else folder
@@ -168,3 +167,80 @@ def principal_components(embedding: Any, width: int) -> Any:
     _, vectors = torch.linalg.eigh(table.T @ table)
     parts = table @ vectors[:, -width:]
     return (parts * (EMBEDDING_STD / parts.std())).contiguous()
+
+
+class ParallelDraftRecipe(DraftRecipe):
+    """`depth` tokens per pass; the last token of the vocabulary is the mask of those not drafted yet. A block
+    of masks after a place sees the text before it, and its own earlier masks. Only some places have a block,
+    where PARD's authors drop positions at random."""
+
+    kind, is_parallel = "pard", True
+
+    @property
+    def mask_token(self) -> int:
+        return self.target.vocab - 1
+
+    def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
+        masks = self.options.depth - 1
+        answered, anchors = batch.answered, batch.random_anchors(ANCHORS_PER_TOKEN)
+        tokens, positions, mask = with_masks(batch.tokens, batch.document, anchors, masks, self.mask_token)
+        outputs = network.outputs(tokens, mask, positions)
+        blocks = outputs[len(batch) :].view(len(anchors), masks, outputs.shape[1]).unbind(1)
+        targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
+        sizes = [len(p) for _, p, _ in targets]
+        logits, ids = sampled_logits(
+            torch.cat([outputs[answered], *blocks]),
+            network.embedding,
+            torch.cat([ids for ids, _, _ in targets]),
+        )
+        parts = zip(ids.split(sizes), targets, strict=True)
+        return self.decayed_loss(logits.split(sizes), [(ids, p, weight) for ids, (_, p, weight) in parts])
+
+    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
+        tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        first, n = one.first_answer - 1, len(tokens)
+        guesses = self._guesses(network, tokens, torch.arange(first, n)).numpy()[:, :depth]
+        text = np.append(one.tokens, [-1] * depth)
+        right = guesses == np.stack([text[p + 1 : p + 1 + depth] for p in range(first, n)])
+        return lambda length: int(np.append(right[length - 1 - first], False).argmin())
+
+    def _guesses(self, network: DraftLlama, tokens: Any, anchors: Any) -> Any:
+        """Return the drafted tokens [anchors, depth] behind each place."""
+        masks, n = self.options.depth - 1, len(tokens)
+        whole = with_masks(tokens, torch.zeros_like(tokens), anchors, masks, self.mask_token)
+        best = network.logits(whole[0], whole[2], whole[1]).argmax(-1)
+        return torch.cat([best[anchors][:, None], best[n:].view(len(anchors), masks)], 1)
+
+    def path(self, folder: Path, target: Any) -> Path:
+        return folder
+
+    def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
+        """Write the draft model into a folder of its own, and how it drafts. Raises OSError."""
+        super().write(folder / MODEL, target, weights, card)
+        draft = f"{MODEL}/{FILE}" if model_path(target.path).is_file() else MODEL
+        config = {
+            KIND_KEY: self.kind,
+            "version": VERSION,
+            "target": asdict(self.target),
+            "draft": draft,
+            "mask_token_id": self.mask_token,
+            "depth": self.options.depth,
+        }
+        write_json(folder / CARD, card)
+        write_json(folder / CONFIG, config)
+
+
+def with_masks(tokens: Any, document: Any, anchors: Any, masks: int, mask_token: int) -> tuple[Any, Any, Any]:
+    """Return tokens with a block of masks for each anchor behind them, their positions, and the mask
+    [rows, rows]. A block sees the text up to its anchor, and its own earlier masks."""
+    n, device = len(tokens), tokens.device
+    block = torch.arange(len(anchors), device=device).repeat_interleave(masks)
+    place = torch.arange(1, masks + 1, device=device).repeat(len(anchors))
+    begin = anchors.repeat_interleave(masks)
+    at = torch.arange(n, device=device)
+    text = (document[None] == document[begin][:, None]) & (at[None] <= begin[:, None])
+    own = (block[:, None] == block[None]) & (place[:, None] >= place[None])
+    hidden = torch.zeros((n, len(block)), dtype=torch.bool, device=device)
+    mask = torch.cat([torch.cat([document_mask(document), hidden], 1), torch.cat([text, own], 1)], 0)
+    positions = torch.cat([at, begin + place]).cpu().numpy()
+    return torch.cat([tokens, torch.full_like(block, mask_token)]), positions, mask

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.heads.session import open_session
+from paceline.heads.session import HeadSession, open_session
+from paceline.prepare.training.batches import DraftVocabulary
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.vocabulary import DraftVocabulary
 from paceline.speculative.tree import chain
 
 
@@ -60,6 +60,30 @@ def walk(
     return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
 
 
+def draft_along(
+    one: TrainingSequence, session: Any, n_draft: int, is_right: Callable[[list[int], int], bool]
+) -> Callable[[int], int]:
+    """Return a function as `accepted_of` of `walk` does, for chains that a session drafts greedily.
+    is_right: whether the token drafted after some others is this one."""
+    tokens, known = one.tokens.tolist(), 0
+
+    def accepted(n: int) -> int:
+        nonlocal known
+        session.extend(tokens[len(session.tokens) : n])
+        if isinstance(session, HeadSession):
+            session.observe(known, one.hidden[known : n - 1].astype(np.float32))
+            known = n - 1
+        end = n + min(n_draft, len(tokens) - n - 1)
+        k = n
+        while k < end and is_right(tokens[n:k], tokens[k]):
+            k += 1
+        if k + 1 >= len(tokens):
+            session.close()
+        return k - n
+
+    return accepted
+
+
 def acceptance_of(
     head: Any,
     embed: Callable[[Sequence[int]], Any],
@@ -72,23 +96,12 @@ def acceptance_of(
     depth = min(n_draft, head.config.depth or n_draft)
 
     def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
-        tokens, known = one.tokens.tolist(), 0
-        session = open_session(head, embed, np.zeros(0, np.float32), len(tokens) + depth + 1)
+        session = open_session(head, embed, np.zeros(0, np.float32), len(one.tokens) + depth + 1)
 
-        def accepted(n: int) -> int:
-            nonlocal known
-            session.extend(tokens[len(session.tokens) : n])
-            session.observe(known, one.hidden[known : n - 1].astype(np.float32))
-            known = n - 1
-            drafted: list[int] = []
-            while len(drafted) < min(depth, len(tokens) - n - 1):
-                _, rows = session.compute(chain(drafted, head.config.kind))
-                token = int(vocabulary.ids[int(rows[len(drafted)].argmax())])
-                if token != tokens[n + len(drafted)]:
-                    break
-                drafted.append(token)
-            return len(drafted)
+        def is_right(drafted: list[int], token: int) -> bool:
+            _, rows = session.compute(chain(drafted, head.config.kind))
+            return bool(vocabulary.ids[int(rows[len(drafted)].argmax())] == token)
 
-        return accepted
+        return draft_along(one, session, depth, is_right)
 
     return walk(sequences, accepted_of, depth, reads_target=True)

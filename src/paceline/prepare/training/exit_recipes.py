@@ -20,9 +20,14 @@ from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.losses import head_loss
-from paceline.prepare.training.recipe import Recipe, StepsCache, document_mask, layer_weights, normal
-from paceline.prepare.training.vocabulary import DraftVocabulary
+from paceline.prepare.training.recipe import (
+    Recipe,
+    StepsCache,
+    document_mask,
+    head_loss,
+    layer_weights,
+    normal,
+)
 from paceline.speculative.errors import UsageError
 
 TEMPERATURES = np.geomspace(0.25, 8.0, 41)
@@ -37,6 +42,7 @@ class ExitRecipe(Recipe):
 
     default_layers: tuple[float, ...] = ()  # below 1: shares of the layers
     reads_target = False  # see evaluate.walk
+    frozen = frozenset({"lm_head.weight"})
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -60,9 +66,8 @@ class ExitRecipe(Recipe):
     def config(self) -> HeadConfig:
         return replace(super().config, exits=self._exits, default_exit=self._default)
 
-    @property
-    def frozen(self) -> frozenset[str]:
-        return frozenset({"lm_head.weight"})
+    def network(self, weights: Mapping[str, Any]) -> Any:
+        return self.network_class(replace(self.config, exits=()), weights)
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
@@ -72,12 +77,17 @@ class ExitRecipe(Recipe):
         drafts, facts = list[Drafts](), list[ExitFacts]()
         for place, layer in enumerate(self.layers):
             rows = [self._logits(network, one, place) for one in some]
-            agrees = [agreement_of(row, one, self.vocabulary) for row, one in zip(rows, some, strict=True)]
-            found = list(zip(some, agrees, strict=True))
+            agrees: list[Agreement] = [
+                self.vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
+                for logits, one in zip(rows, some, strict=True)
+            ]
+            found, cost = list(zip(some, agrees, strict=True)), self._cost(layer)
             drafts += found
-            length, speedup = best_speedup(found, n_draft, self._cost(layer), self.reads_target)
+            numbers = range(1, n_draft + 1)
+            lengths = [acceptance_of_drafts(found, n, self.reads_target).length for n in numbers]
+            speedup = max(length / (1.0 + n * cost) for n, length in zip(numbers, lengths, strict=True))
             temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
-            facts.append(ExitFacts(temperature, round(length, 4), round(speedup, 4)))
+            facts.append(ExitFacts(temperature, round(lengths[-1], 4), round(speedup, 4)))
         self._exits = tuple(facts)
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
         return acceptance_of_drafts(drafts, n_draft, self.reads_target)
@@ -96,11 +106,8 @@ class ExitRecipe(Recipe):
 class ExitsRecipe(ExitRecipe):
     """Early exits at a quarter, half and three quarters of the layers, which begin as the target's output."""
 
-    kind = "exits"
+    kind, network_class = "exits", ExitsHead
     default_layers = (0.25, 0.5, 0.75)
-
-    def network(self, weights: Mapping[str, Any]) -> ExitsHead:
-        return ExitsHead(replace(self.config, exits=()), weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         width, out = self.target.hidden, dict[str, Any]()
@@ -115,13 +122,9 @@ class ExitsRecipe(ExitRecipe):
         return {**out, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: ExitsHead, batch: TrainingBatch, embed: Any) -> Any:
-        rows = batch.weight.nonzero()[:, 0]
-        ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
-        losses = [
-            head_loss(network.logits(batch.hidden[rows, i], i), ids, p, weight, self.options.variation)
-            for i in range(len(self.layers))
-        ]
-        return sum(losses)
+        rows, variation = batch.answered, self.options.variation
+        logits = (network.logits(batch.hidden[rows, i], i) for i in range(len(self.layers)))
+        return sum(head_loss(of_exit, *batch.at(rows), variation) for of_exit in logits)
 
     def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[one.first_answer - 1 : -1, place].astype(np.float32)
@@ -132,7 +135,7 @@ class ExitsRecipe(ExitRecipe):
 class KangarooRecipe(ExitRecipe):
     """Kangaroo: the loss against the target's distribution, through its own output matrix (section 3.2)."""
 
-    kind = "kangaroo"
+    kind, network_class = "kangaroo", KangarooHead
     default_layers = (2,)
     reads_target = True
 
@@ -140,9 +143,6 @@ class KangarooRecipe(ExitRecipe):
         super().__init__(*parts)
         if len(self.layers) != 1:
             raise UsageError("a Kangaroo adapter has one exit layer: give one (--exit-layers)")
-
-    def network(self, weights: Mapping[str, Any]) -> KangarooHead:
-        return KangarooHead(replace(self.config, exits=()), weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
@@ -155,9 +155,8 @@ class KangarooRecipe(ExitRecipe):
     def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
         mask = document_mask(batch.document)
         outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
-        rows = batch.weight.nonzero()[:, 0]
-        ids, p, weight = batch.ids[rows], batch.p[rows], batch.weight[rows]
-        return head_loss(network.logits(outputs[rows]), ids, p, weight, self.options.variation)
+        rows = batch.answered
+        return head_loss(network.logits(outputs[rows]), *batch.at(rows), self.options.variation)
 
     def _logits(self, network: KangarooHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[:-1, 0].astype(np.float32)
@@ -165,12 +164,6 @@ class KangarooRecipe(ExitRecipe):
         outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
         out: NDArray[np.float32] = network.logits(outputs[one.first_answer - 1 :])
         return out
-
-
-def agreement_of(logits: NDArray[Any], one: TrainingSequence, vocabulary: DraftVocabulary) -> Agreement:
-    """Return whether each of the answer's tokens is the likeliest of its row."""
-    drafted: Agreement = vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
-    return drafted
 
 
 def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: bool) -> Acceptance:
@@ -182,15 +175,6 @@ def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: b
         return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
 
     return walk((one for one, _ in drafts), accepted, n_draft, reads_target=reads_target)
-
-
-def best_speedup(
-    drafts: Sequence[Drafts], n_draft: int, cost: float, reads_target: bool
-) -> tuple[float, float]:
-    """Return the acceptance length of `n_draft` tokens, and the best speedup of any number up to that.
-    cost: of a drafted token, in passes of the target."""
-    lengths = [acceptance_of_drafts(drafts, n, reads_target).length for n in range(1, n_draft + 1)]
-    return lengths[-1], max(length / (1.0 + n * cost) for n, length in enumerate(lengths, 1))
 
 
 def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:
@@ -205,6 +189,3 @@ def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:
         return -float(np.where(agrees, np.log(p), np.log1p(-p)).mean())
 
     return float(min(TEMPERATURES, key=loss))
-
-
-EXIT_RECIPES: Mapping[str, type[Recipe]] = {recipe.kind: recipe for recipe in (ExitsRecipe, KangarooRecipe)}

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import accumulate
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.replay.recording import append_line
-from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
+from paceline.prepare.training.answer_folder import Answer, writing
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write
@@ -76,7 +76,7 @@ class CacheFiles:
         return TrainingSequence(tokens, first_answer=len(answer.prompt), **windows)
 
 
-class FeatureCache:
+class FeatureCache(FeatureSource):
     """The sequences of `answers`, in a folder that `build_cache` has filled. Each is checked when it is first
     read. Raises PacelineError for files that are incomplete or damaged."""
 
@@ -84,7 +84,7 @@ class FeatureCache:
         self._folder, self.answers = folder, answers
         try:
             key = parse_json((folder / HEADER).read_bytes())
-            self.layers: list[int] = key["layers"]
+            self.layers = key["layers"]
             self._files = CacheFiles(folder, answers, len(self.layers), key["width"], key["top_k"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self._damaged(f"{HEADER}: {error}") from error
@@ -92,12 +92,6 @@ class FeatureCache:
         if (n := len(self._checksums)) < len(answers) or not self._files.have(n):
             raise self._damaged(f"{n:,} of {len(answers):,} sequences are in its index")
         self._checked = set[int]()
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> TrainingSequence:
         number = range(len(self))[number]
@@ -136,7 +130,7 @@ def build_cache(
         online = OnlineFeatures(online.target, answers, layers, online.top_k)
     key |= {"layers": list(layers)}
     files = CacheFiles(folder, answers, len(online.layers), width, online.top_k)
-    try:
+    with writing(folder, "the hidden states so far are kept"):
         folder.mkdir(parents=True, exist_ok=True)
         n = _repair(folder, files, answers, key)
         needed, free = files.bytes(len(answers)) - files.bytes(n), shutil.disk_usage(folder).free
@@ -161,11 +155,6 @@ def build_cache(
                 line = {"id": answers[number].id, "crc32": checksum(sequence)}
                 append_line(folder / INDEX, json.dumps(line).encode() + b"\n")
                 report(number + 1, len(answers))
-    except OSError as error:
-        raise PacelineError(
-            f"{folder}: the cache of hidden states cannot be written ({error.strerror or error}); make room "
-            "there: the sequences so far are kept, and the same command goes on"
-        ) from error
     return FeatureCache(folder, answers)
 
 

@@ -4,9 +4,10 @@ A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +17,7 @@ from paceline.prepare.training.answer_folder import Answer, Ids
 from paceline.speculative.errors import ContractError, LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
-from paceline.speculative.tree import chain
+from paceline.speculative.tree import DraftTree, chain
 from paceline.speculative.validation import invalid
 
 TOP_K = 32
@@ -49,23 +50,30 @@ class RanksTokens(Protocol):
         """Return the k likeliest tokens [rows, k] and their log-probabilities."""
 
 
-class FeatureSource(Protocol):
+class FeatureSource(ABC):
     """Training sequences by number; `answers` has their answers, in the same order, and `layers` the numbers
     of their hidden states."""
 
     answers: Sequence[Answer]
+    layers: Sequence[int]
 
-    @property
-    def layers(self) -> Sequence[int]: ...
-
+    @abstractmethod
     def __getitem__(self, number: int) -> TrainingSequence: ...
 
+    def __len__(self) -> int:
+        return len(self.answers)
 
-class OnlineFeatures:
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[number] for number in range(len(self)))
+
+
+class OnlineFeatures(FeatureSource):
     """Sequences that the target computes when they are read.
 
     layers: see RequiredOutputs. top_k: of `ids`, at most the vocabulary.
     Raises UsageError for an answer that does not fit the context."""
+
+    layers: tuple[int, ...]
 
     def __init__(
         self, target: Target, answers: Sequence[Answer], layers: Sequence[int], top_k: int = TOP_K
@@ -83,12 +91,6 @@ class OnlineFeatures:
                 "for a larger one (-c)"
             )
 
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
-
     def __getitem__(self, number: int) -> TrainingSequence:
         answer = self.answers[number]
         tokens = np.concatenate([answer.prompt, answer.tokens])
@@ -101,18 +103,22 @@ class OnlineFeatures:
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
-        hidden, best = _Rows(n), list[tuple[NDArray[Any], NDArray[Any]]]()
+        hidden, best = list[Floats](), list[tuple[NDArray[Any], NDArray[Any]]]()
         target.forget()  # what is in the cache has no hidden states
         with closing(target.open()) as session:
+
+            def forward(part: DraftTree | int) -> ForwardOutput:
+                out = target.forward([(session, part)], want)[0]
+                hidden.append(hidden_states(out, sum(map(len, hidden))))
+                return out
+
             session.extend(given[:first_answer])
             while session.pending_tokens:
-                part = min(target.caps.max_prefill_tokens, session.pending_tokens)
-                hidden.add(target.forward([(session, part)], want)[0])
+                forward(min(target.caps.max_prefill_tokens, session.pending_tokens))
             at = first_answer
             while at <= n:  # the root is the token before `at`
                 tree = chain(given[at : at + most - 1], "right")
-                out = target.forward([(session, tree)], want)[0]
-                hidden.add(out)
+                out = forward(tree)
                 if predicted := range(min(len(tree) + 1, n - at)):
                     best.append(top_logprobs(out, predicted, self.top_k))
                 at += len(tree) + 1
@@ -122,30 +128,47 @@ class OnlineFeatures:
         logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
         if not np.isfinite(logprobs).all():
             raise LogitsError(f"{target.origin}: its logits are not numbers")
-        return TrainingSequence(tokens, hidden.concatenated(), ids.astype(np.int32), logprobs, first_answer)
+        if (rows := sum(map(len, hidden))) != n:
+            raise ContractError(f"passes over {n} tokens have {rows} rows of hidden states")
+        return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
 
 
-class _Rows:
-    """The hidden states of a text of `n` tokens, collected from passes in any parts."""
+class Sequences:
+    """Some of a source's training sequences, in the order of their ids: answers end in any order.
+    lengths: in tokens, known without reading them.
+    layers: those whose hidden states a sequence has, of the source's; all by default."""
 
-    def __init__(self, n: int) -> None:
-        self._parts: list[Floats] = []
-        self._n, self._end = n, 0
+    def __init__(self, source: FeatureSource, held_out: bool, layers: Sequence[int] = ()) -> None:
+        self._source = source
+        columns = [source.layers.index(layer) for layer in layers]
+        self._columns = None if columns in ([], [*range(len(source.layers))]) else columns
+        sides = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
+        self._numbers = sorted(sides, key=lambda i: source.answers[i].id)
+        self.answers = [source.answers[i] for i in self._numbers]
+        self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
 
-    def add(self, out: ForwardOutput) -> None:
-        features = out.features
-        if features.hidden is None or features.start != self._end:
-            raise ContractError(f"a pass has no hidden states from position {self._end} on")
-        hidden = features.hidden
-        if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
-            hidden = hidden.detach().float().cpu().numpy()
-        self._parts.append(np.asarray(hidden, np.float32))
-        self._end += len(hidden)
+    def __len__(self) -> int:
+        return len(self._numbers)
 
-    def concatenated(self) -> Floats:
-        if self._end != self._n:
-            raise ContractError(f"passes over {self._n} tokens have {self._end} rows of hidden states")
-        return np.concatenate(self._parts)
+    def __getitem__(self, index: int) -> TrainingSequence:
+        sequence = self._source[self._numbers[index]]
+        if self._columns is None:
+            return sequence
+        return replace(sequence, hidden=sequence.hidden[:, self._columns])
+
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[index] for index in range(len(self)))
+
+
+def hidden_states(out: ForwardOutput, start: int) -> Floats:
+    """Return a pass's hidden states in float32. Raises ContractError if they do not begin at `start`."""
+    features = out.features
+    if features.hidden is None or features.start != start:
+        raise ContractError(f"a pass has no hidden states from position {start} on")
+    hidden = features.hidden
+    if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
+        hidden = hidden.detach().float().cpu().numpy()
+    return np.asarray(hidden, np.float32)
 
 
 def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any], NDArray[Any]]:

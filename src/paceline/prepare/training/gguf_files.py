@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,33 +60,24 @@ def write_eagle3(
         raise UsageError(
             "llama.cpp knows no EAGLE-3 with norm_output, fc_norm, a sliding window or several layers"
         )
-    file = GGUFFile(target)
     parts = [_part(name, value, config.shape) for name, value in weights.items()]
     if len(ids) != config.target.vocab:
         parts.append(_ids_part(ids))
     fields = {
-        "general.architecture": "eagle3",
         "general.name": f"EAGLE-3 for {config.target.name}",
         "eagle3.target_hidden_size": config.target.hidden,
         "eagle3.norm_before_residual": config.norm_before_residual,
         "eagle3.norm_before_fc": config.norm_before_fc,
         **_llama_fields("eagle3", config.shape, config.n_layers, config.target.vocab),
     }
-    lists = [number_list_field("eagle3.target_layers", config.layer_ids)]
-    _write(out, file, fields, parts, lists)
+    _write(out, target, fields, parts, [number_list_field("eagle3.target_layers", config.layer_ids)])
 
 
 def write_llama(out: Path, shape: LayerShape, layers: int, weights: Weights, name: str, target: Path) -> None:
     """Write a Llama with the tokenizer of the GGUF file `target`. Raises ModelError."""
-    file = GGUFFile(target)
-    vocab = len(weights["embed_tokens.weight"])
+    fields = _llama_fields("llama", shape, layers, len(weights["embed_tokens.weight"]))
     parts = [_part(name, value, shape) for name, value in weights.items()]
-    fields = {
-        "general.architecture": "llama",
-        "general.name": name,
-        **_llama_fields("llama", shape, layers, vocab),
-    }
-    _write(out, file, fields, parts, [])
+    _write(out, target, {"general.name": name, **fields}, parts)
 
 
 @dataclass(frozen=True)
@@ -135,16 +126,21 @@ def read_llama(path: Path) -> LlamaFile:
 
 
 def _write(
-    out: Path, file: GGUFFile, fields: Mapping[str, Any], parts: list[TensorToWrite], lists: list[bytes]
+    out: Path,
+    target: Path,
+    fields: Mapping[str, Any],
+    parts: list[TensorToWrite],
+    lists: Sequence[bytes] = (),
 ) -> None:
-    tokenizer = [raw for key, raw in file.fields.items() if key.startswith("tokenizer.")]
+    tokenizer = [raw for key, raw in GGUFFile(target).fields.items() if key.startswith("tokenizer.")]
     metadata = [metadata_field(key, value) for key, value in fields.items()]
     with write_output(out, force=True) as part:
         write_gguf(part, [*metadata, *lists, *tokenizer], parts, 32)
 
 
-def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict[str, int | float]:
+def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict[str, Any]:
     return {
+        "general.architecture": arch,
         f"{arch}.vocab_size": vocab,
         f"{arch}.context_length": 8192,
         f"{arch}.embedding_length": shape.hidden,

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.prepare.training.answer_folder import writing
+from paceline.prepare.training.answers import CHECKPOINT
 from paceline.prepare.training.batches import batches_of, make_batch
-from paceline.prepare.training.dataset import CHECKPOINT, Sequences
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.plan import TrainingSettings
+from paceline.prepare.training.features import Sequences, TrainingSequence
 from paceline.prepare.training.recipe import Recipe
-from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
 
 CHECKPOINT_SECONDS = 60.0
@@ -54,11 +54,11 @@ class Trainer:
         weights: Mapping[str, Any],
         embedding: Any,
         folder: Path,
-        settings: TrainingSettings,
         save: Callable[[Mapping[str, Any], Acceptance], None],
         device: str = "cpu",
     ) -> None:
-        self._recipe, self._settings, self._folder, self._save = recipe, settings, folder, save
+        self._recipe, self._folder, self._save = recipe, folder, save
+        self._settings = settings = recipe.options
         self._device = torch.device(device)
         self._embedding = embedding.to(self._device)
         self.weights = {
@@ -82,8 +82,7 @@ class Trainer:
         settings = asdict(self._settings)
         del settings["minutes"], settings["epochs"]  # a run may be made longer
         vocabulary = zlib.crc32(self._recipe.vocabulary.ids.tobytes())
-        options = asdict(self._recipe.options)
-        return {"kind": self._recipe.kind, "options": options, "draft_vocab": vocabulary, **settings}
+        return {"kind": self._recipe.kind, "draft_vocab": vocabulary, **settings}
 
     def run(
         self,
@@ -93,15 +92,10 @@ class Trainer:
     ) -> Acceptance | None:
         """Train to the end, and return the best head's acceptance; None if none was better than before.
         An interrupt leaves a checkpoint. Raises PacelineError if the disk fails."""
-        try:
+        with writing(self._folder, "the last checkpoint is kept"):
             self._folder.mkdir(parents=True, exist_ok=True)
             best = self._run(training, held_out, progress)
             self._write_checkpoint()
-        except OSError as error:
-            raise PacelineError(
-                f"{self._folder}: cannot be written ({error.strerror or error}); make room there: the same "
-                "command goes on from the last checkpoint"
-            ) from error
         return best
 
     def _run(
@@ -202,6 +196,7 @@ class Trainer:
         try:
             state = torch.load(file, map_location=self._device, weights_only=True)
             key = state["key"]
+            key |= key.pop("options", {})  # where earlier versions have some
         except Exception as error:  # torch raises whatever its parts raise
             raise UsageError(f"{file}: cannot be read ({error}); remove it to begin anew") from error
         if key != self.key:

@@ -17,8 +17,10 @@ from paceline.system.locks import run_lock
 
 
 @dataclass(frozen=True)
-class HeadOptions:
-    """The choices of a training.
+class TrainingOptions:
+    """The settings of a run, and the choices of its kind of head.
+    minutes: stop after so long, 0 for no limit. evaluations: of a run, on `held_out` sequences.
+    patience: evaluations without a better head after which the run ends. n_draft: tokens drafted in them.
     depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
     layers, width: of a block head or a draft model, 0 for the kind's own.
     decay: weight of each further token. variation: share of total variation in the loss.
@@ -26,6 +28,16 @@ class HeadOptions:
     exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones.
     rank: of an exit's block."""
 
+    epochs: int = 10
+    minutes: float = 0.0
+    learning_rate: float = 1e-3
+    batch_tokens: int = 512
+    longest: int = 1024
+    evaluations: int = 10
+    held_out: int = 24
+    patience: int = 4
+    n_draft: int = 7
+    seed: int = 0
     depth: int = 5
     layers: int = 0
     width: int = 0
@@ -38,24 +50,6 @@ class HeadOptions:
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """The settings of a run.
-    minutes: stop after so long, 0 for no limit. evaluations: of a run, on `held_out` sequences.
-    patience: evaluations without a better head after which the run ends. n_draft: tokens drafted in them."""
-
-    epochs: int = 10
-    minutes: float = 0.0
-    learning_rate: float = 1e-3
-    batch_tokens: int = 512
-    longest: int = 1024
-    evaluations: int = 10
-    held_out: int = 24
-    patience: int = 4
-    n_draft: int = 7
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class TrainingPlan:
     """What `paceline train` does. draft_vocab: tokens that a head can draft.
     max_tokens: of an answer. answer_minutes: time for answers, 0 for all of them.
@@ -65,8 +59,7 @@ class TrainingPlan:
 
     kind: str
     folder: Path
-    options: HeadOptions
-    settings: TrainingSettings
+    options: TrainingOptions
     draft_vocab: int = 8192
     max_tokens: int = 256
     temperature: float = 0.0
@@ -91,7 +84,7 @@ class TrainingPlan:
 
 
 def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
-    """Return the plan of these settings, each a field of the plan or of its parts. Raises UsageError."""
+    """Return the plan of these settings, each a field of the plan or of its options. Raises UsageError."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: is a file; give the head's folder (-o)")
     is_own = read_confidence(folder) is not None if kind == CONFIDENCE else (folder / CARD).exists()
@@ -105,11 +98,9 @@ def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
     if isinstance(layers := given.get("exit_layers"), str):
         given["exit_layers"] = parse_layers(layers)
 
-    def part(cls: type) -> dict[str, Any]:
-        return {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
-
-    options, settings = HeadOptions(**part(HeadOptions)), TrainingSettings(**part(TrainingSettings))
-    return TrainingPlan(kind, folder, options, settings, **given)
+    names = [field.name for field in fields(TrainingOptions) if field.name in given]
+    options = TrainingOptions(**{name: given.pop(name) for name in names})
+    return TrainingPlan(kind, folder, options, **given)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ A recipe makes first weights, and returns the loss of a batch. The networks are 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,35 +14,37 @@ from typing import Any
 
 import torch
 
-from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Weights
+from paceline.heads.files import write_head
 from paceline.heads.target import sample_tokens
-from paceline.heads.writing import write_head
-from paceline.prepare.training.batches import TrainingBatch
+from paceline.prepare.training.batches import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, acceptance_of
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.losses import head_loss
-from paceline.prepare.training.plan import HeadOptions
-from paceline.prepare.training.vocabulary import DraftVocabulary
+from paceline.prepare.training.plan import TrainingOptions
 from paceline.speculative.errors import ModelError
 
 INIT_STD = 0.02
+RANDOM_TOKENS = 4096  # in the loss of a draft model, with the likely ones
 
 
 class Recipe(ABC):
     """One kind of head for one target."""
 
     kind = ""
+    network_class: Any  # of paceline.heads
+    is_parallel = False  # drafts `depth` tokens in a pass
+    frozen = frozenset[str]()  # names of weights that are not trained
 
     def __init__(
-        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: HeadOptions
+        self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: TrainingOptions
     ) -> None:
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
 
     @property
-    @abstractmethod
     def layer_ids(self) -> tuple[int, ...]:
         """The hidden states that the head reads, as in HeadConfig."""
+        return (LAST_OUTPUT,)
 
     @property
     def config(self) -> HeadConfig:
@@ -51,6 +54,7 @@ class Recipe(ABC):
             shape=self.shape,
             draft_vocab=len(self.vocabulary),
             layer_ids=self.layer_ids,
+            depth=self.options.depth if self.is_parallel else 0,
         )
 
     @abstractmethod
@@ -62,8 +66,8 @@ class Recipe(ABC):
     def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
         """Return the loss of a batch. embed: returns embeddings [n, hidden] of tokens."""
 
-    @abstractmethod
-    def network(self, weights: Mapping[str, Any]) -> Any: ...
+    def network(self, weights: Mapping[str, Any]) -> Any:
+        return self.network_class(self.config, weights)
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
@@ -82,11 +86,6 @@ class Recipe(ABC):
         """Write the head. Raises OSError."""
         sample = target.token_embeddings(sample_tokens(target.vocab.size))
         write_head(folder, self.config, weights, self.vocabulary.ids, sample, card)
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        """Names of weights that are not trained."""
-        return frozenset()
 
     def final_norm(self, output: Any) -> Any:
         """Return the target's final norm, to begin with."""
@@ -162,3 +161,31 @@ def document_mask(document: Any) -> Any:
     """Return the mask [tokens, tokens] of a causal pass over several sequences."""
     at = torch.arange(len(document), device=document.device)
     return (document[:, None] == document[None]) & (at[:, None] >= at[None])
+
+
+def sampled_logits(outputs: Any, matrix: Any, ids: Any) -> tuple[Any, Any]:
+    """Return logits [rows, m] of the tokens in `ids` [rows, k] and of random others, and the places of `ids`
+    among them. A random token stands for all that are not there, so the log of how many is added to its logit
+    (Jean et al. 2015, arXiv:1412.2007). outputs: [rows, width]. matrix: [n_vocab, width]."""
+    wanted = ids.unique()
+    others = torch.randperm(len(matrix), device=wanted.device)[: len(wanted) + RANDOM_TOKENS]
+    others = others[torch.isin(others, wanted, invert=True)][:RANDOM_TOKENS]
+    logits = outputs @ matrix[torch.cat([wanted, others])].T
+    if len(others):
+        left = torch.zeros(logits.shape[1], device=logits.device)
+        left[len(wanted) :] = math.log((len(matrix) - len(wanted)) / len(others))
+        logits = logits + left
+    return logits, torch.searchsorted(wanted, ids)
+
+
+def head_loss(logits: Any, ids: Any, p: Any, weight: Any, variation: float) -> Any:
+    """Return (1 - variation) * cross-entropy + variation * total variation, the mean over rows by weight.
+
+    Cross-entropy is -sum p log q. Total variation is 1 - sum min(p, q), the rate at which sampled drafts are
+    refused (Leviathan et al. 2023, arXiv:2211.17192, theorem 3.5).
+    logits: [rows, draft_vocab]. ids, p: [rows, k]. weight: [rows]."""
+    logq = logits.gather(1, ids) - logits.logsumexp(1, keepdim=True)
+    loss = (1.0 - variation) * (p * -logq).sum(1)
+    if variation > 0.0:
+        loss = loss + variation * (1.0 - torch.minimum(p, logq.exp()).sum(1))
+    return (loss * weight).sum() / weight.sum().clamp(min=1.0)

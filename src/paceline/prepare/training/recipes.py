@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +9,15 @@ import numpy as np
 import torch
 
 from paceline.heads.block import BlockHead
-from paceline.heads.config import LAST_OUTPUT, HeadConfig
+from paceline.heads.config import HeadConfig
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
 from paceline.prepare.training.batches import TrainingBatch
-from paceline.prepare.training.losses import head_loss
 from paceline.prepare.training.recipe import (
     Recipe,
     StepsCache,
     document_mask,
+    head_loss,
     layer_weights,
     normal,
     three_layers,
@@ -29,14 +28,11 @@ class Eagle3Recipe(Recipe):
     """EAGLE-3 with training-time test: further steps on the head's own hidden states (arXiv:2503.01840).
     A row of a later step sees the rows of the text, and its own rows of the steps before."""
 
-    kind = "eagle3"
+    kind, network_class = "eagle3", EagleHead
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
         return three_layers(self.target.layers)
-
-    def network(self, weights: Mapping[str, Any]) -> EagleHead:
-        return EagleHead(self.config, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.shape.hidden
@@ -68,19 +64,9 @@ class EagleRecipe(Recipe):
     """EAGLE: regression of the next hidden state, and cross-entropy through the target's own output matrix
     (arXiv:2401.15077, section 3.2), with noise on the hidden states."""
 
-    kind = "eagle"
+    kind, network_class = "eagle", EagleHead
+    frozen = frozenset({"lm_head.weight"})
     noise, cross_entropy_weight = 0.2, 0.1
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return (LAST_OUTPUT,)
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        return frozenset({"lm_head.weight"})
-
-    def network(self, weights: Mapping[str, Any]) -> EagleHead:
-        return EagleHead(self.config, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.shape.hidden
@@ -112,18 +98,7 @@ class EagleRecipe(Recipe):
 class MedusaRecipe(Recipe):
     """Medusa-1: the target is frozen, and each block predicts its own distance (arXiv:2401.10774, 2.2.1)."""
 
-    kind = "medusa"
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return (LAST_OUTPUT,)
-
-    @property
-    def config(self) -> HeadConfig:
-        return replace(super().config, depth=self.options.depth)
-
-    def network(self, weights: Mapping[str, Any]) -> MedusaHead:
-        return MedusaHead(self.config, weights)
+    kind, network_class, is_parallel = "medusa", MedusaHead, True
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.target.hidden
@@ -144,7 +119,7 @@ class MedusaRecipe(Recipe):
 class BlockRecipe(Recipe):
     """DFlash with the loss of DSpark: blocks behind random places of the answers, each beside its context."""
 
-    kind = "block"
+    kind, network_class, is_parallel = "block", BlockHead, True
     anchors_per_token = 1 / 8
 
     @property
@@ -160,15 +135,11 @@ class BlockRecipe(Recipe):
         return replace(
             super().config,
             n_layers=self.n_layers,
-            depth=self.options.depth,
             mask_token=self.options.mask_token,
             markov="vanilla" if self.options.markov_rank else "",
             markov_rank=self.options.markov_rank,
             from_root=True,
         )
-
-    def network(self, weights: Mapping[str, Any]) -> BlockHead:
-        return BlockHead(self.config, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden, layers = self.shape.hidden, dict[str, Any]()
@@ -193,7 +164,7 @@ class BlockRecipe(Recipe):
 
     def loss(self, network: BlockHead, batch: TrainingBatch, embed: Any) -> Any:
         n, rows = len(batch), network.block_tokens
-        anchors = self._anchors(batch)
+        anchors = batch.random_anchors(self.anchors_per_token)
         places = (anchors[:, None] + torch.arange(rows, device=anchors.device)).flatten()
         block = torch.arange(len(anchors), device=anchors.device).repeat_interleave(rows)
         begin = anchors.repeat_interleave(rows)
@@ -211,16 +182,3 @@ class BlockRecipe(Recipe):
             logits = logits + network.markov(before, outputs)[0]
         logits = logits.view(len(anchors), rows, len(self.vocabulary)).unbind(1)
         return self.decayed_loss(logits, batch.targets(range(rows), anchors))
-
-    def _anchors(self, batch: TrainingBatch) -> Any:
-        """Return random places whose next token is part of an answer."""
-        candidates = batch.weight.nonzero()[:, 0]
-        count = max(1, min(len(candidates), int(len(batch) * self.anchors_per_token)))
-        if not len(candidates):
-            return torch.zeros(1, dtype=torch.long, device=batch.tokens.device)
-        return candidates[torch.randperm(len(candidates), device=candidates.device)[:count]]
-
-
-RECIPES: Mapping[str, type[Recipe]] = {
-    recipe.kind: recipe for recipe in (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe)
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,35 +15,39 @@ import torch
 from paceline import __version__
 from paceline.api import LLM
 from paceline.backends.interface import ShowsHiddenStates
-from paceline.heads.config import TargetFacts
+from paceline.hardware.probe import free_memory
+from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
 from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.dataset import FEATURES, TRAINING, Note, Report, Sequences, gather_answers
-from paceline.prepare.training.draft_model import DraftRecipe
+from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
+from paceline.prepare.training.batches import DraftVocabulary
+from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.exit_recipes import EXIT_RECIPES
+from paceline.prepare.training.exit_recipes import ExitsRecipe, KangarooRecipe
 from paceline.prepare.training.feature_cache import build_cache
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
 from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.loop import Trainer
-from paceline.prepare.training.memory import require_memory
-from paceline.prepare.training.parallel_draft import ParallelDraftRecipe
-from paceline.prepare.training.plan import HeadOptions, TrainingPlan
+from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipe import Recipe
-from paceline.prepare.training.recipes import RECIPES
-from paceline.prepare.training.vocabulary import DraftVocabulary
+from paceline.prepare.training.recipe import RANDOM_TOKENS, Recipe
+from paceline.prepare.training.recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MedusaRecipe
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
-DRAFT_RECIPES = {recipe.kind: recipe for recipe in (DraftRecipe, ParallelDraftRecipe)}
-KINDS: dict[str, type[Recipe]] = {**RECIPES, **EXIT_RECIPES, **DRAFT_RECIPES}
+HEADS = (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe, ExitsRecipe, KangarooRecipe)
+KINDS: dict[str, type[Recipe]] = {
+    recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe)
+}
 HEAD_DIM = 64
 CHUNK = 4096  # embedding rows read at once
+OPTIMIZER_BYTES = 16  # of a weight: itself, its gradient, and AdamW's two moments
+LOGIT_COPIES = 4  # of a step: logits, their exponentials, and both gradients
+WIDTHS = 24  # numbers of a token and layer that the backward pass needs, in hidden widths
 
 
 def train_head(
@@ -61,10 +65,10 @@ def train_head(
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
     answers = gather_answers(llm, prompts, plan, report, note)
-    size = target.vocab.size if plan.kind in DRAFT_RECIPES else plan.draft_vocab
+    size = target.vocab.size if issubclass(KINDS[plan.kind], DraftRecipe) else plan.draft_vocab
     vocabulary = run_vocabulary(plan.folder / VOCABULARY, answers, target.vocab.size, size)
     recipe = make_recipe(target, plan, vocabulary)
-    torch.manual_seed(plan.settings.seed)
+    torch.manual_seed(plan.options.seed)
     embedding, device = embedding_of(target), training_device(plan.device)
     weights = recipe.weights(target.output_head(), embedding)
     needed = require_memory(plan, recipe.config, weights, embedding, device)
@@ -85,11 +89,11 @@ def train_head(
     card = make_card(llm, prompts, plan, training, held_out)
 
     def save(weights: Any, acceptance: Acceptance) -> None:
-        record = acceptance_record(acceptance, plan.settings.n_draft)
+        record = acceptance_record(acceptance, plan.options.n_draft)
         recipe.write(plan.folder, target, weights, card | {"acceptance": record})
 
     torch.set_num_threads(int(target.settings["threads"]))
-    trainer = Trainer(recipe, weights, embedding, plan.folder, plan.settings, save, device)
+    trainer = Trainer(recipe, weights, embedding, plan.folder, save, device)
     trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
     if plan.kind == "eagle3":
         write_for_llama_server(plan.folder, target, note)
@@ -148,7 +152,7 @@ def usual_layers(recipe: Recipe) -> set[int]:
     target, found = recipe.target, set[int]()
     for kind in KINDS.values():
         with suppress(ModelError, UsageError):  # the target has too few layers for some
-            one = kind(target, recipe.shape, recipe.vocabulary, HeadOptions())
+            one = kind(target, recipe.shape, recipe.vocabulary, TrainingOptions())
             found.update(one.config.resolved(target.layers).layer_ids)
     return found
 
@@ -188,7 +192,7 @@ def make_card(
         "sources": [asdict(source) for source in prompts.sources],
         "training": size(training),
         "held_out": size(held_out),
-        "settings": asdict(plan.settings) | asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
+        "settings": asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
     }
 
 
@@ -209,3 +213,31 @@ def read_card(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder}: has no head yet: nothing was evaluated (more --epochs)") from error
     except (ValueError, TypeError) as error:
         raise UsageError(f"{folder / CARD}: is damaged ({error}): train into another folder") from error
+
+
+def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any) -> int:
+    """Return the bytes of weights, embedding and one batch, without the target itself."""
+    tokens, steps = plan.options.batch_tokens, max(1, plan.options.depth)
+    parameters = sum(int(weight.numel()) for weight in weights.values())
+    vocab = config.draft_vocab
+    if plan.kind in ("draft", "pard"):  # see sampled_logits
+        vocab = min(vocab, 3 * RANDOM_TOKENS)
+    logits = LOGIT_COPIES * tokens * vocab * steps
+    states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers
+    masks = tokens * tokens * (steps + 1)
+    numbers = logits + states + masks + int(embedding.numel())
+    return OPTIMIZER_BYTES * parameters + 4 * numbers
+
+
+def require_memory(
+    plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any, device: str
+) -> int:
+    """Return the estimated bytes. Raises UsageError if they are more than the device has free."""
+    needed = training_bytes(plan, config, weights, embedding)
+    free = torch.cuda.mem_get_info()[0] if device.startswith("cuda") else free_memory()
+    if needed > free:
+        raise UsageError(
+            f"training needs about {format_bytes(needed)} of memory, and {format_bytes(free)} are free: "
+            "smaller batches (--batch-tokens) or a smaller draft vocabulary (--draft-vocab) need less"
+        )
+    return needed

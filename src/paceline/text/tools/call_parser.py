@@ -173,7 +173,7 @@ class CallParser:
         assert pairs is not None
         at = self._match_literal(pairs.before, at) or at
         name = NAME.match(text, at)
-        if name and name.end() == len(text):
+        if len(text) in (at, name and name.end()):
             raise IncompleteError
         if not name or name[0] not in self._tools:
             return [], at
