@@ -113,11 +113,10 @@ def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
-    def blocks() -> Iterator[np.ndarray[Any, Any]]:
-        for start in range(0, len(raw), COPY_BYTES):
-            yield raw[start : start + COPY_BYTES]
-
-    return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
+    starts = range(0, len(raw), COPY_BYTES)
+    return TensorToWrite(
+        tensor.name, tensor.shape, tensor.type, len(raw), lambda: (raw[i : i + COPY_BYTES] for i in starts)
+    )
 
 
 def weight_type(name: str) -> Any:

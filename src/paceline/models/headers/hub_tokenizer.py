@@ -51,13 +51,14 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     kind = _kind(data, model, arch)
     size = config.get("vocab_size")
     texts, types = _tokens(path, _vocab(path, model), _added_tokens(path, data), kind, model)
-    if type(size) is int and size > MAX_TOKENS:
-        raise ModelError(
-            f"{folder / 'config.json'}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
-        )
-    if type(size) is int and len(texts) < size:
+    if type(size) is int:
+        if size > MAX_TOKENS:
+            config_path = folder / "config.json"
+            raise ModelError(
+                f"{config_path}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
+            )
         texts += [b"[PAD%d]" % token for token in range(len(texts), size)]
-        types += [UNUSED] * (size - len(types))
+        types += [UNUSED] * (size - len(types))  # none for a larger vocabulary
     ids = {text: token for token, text in reversed(list(enumerate(texts)))}
     special = _special(settings, config, ids, len(texts))
     add_bos, add_eos = _add_bos_eos(data, settings)

@@ -267,8 +267,6 @@ def _translate_hub_errors(name: str) -> Iterator[None]:
         if status in (401, 403):
             why = f"{host()} does not let this token read it: {LOG_IN}"
         raise PacelineError(f"{name}: {why}") from error
-    except errors.OfflineModeIsEnabled as error:
-        raise UsageError(f"{name}: HF_HUB_OFFLINE is set; unset it to download") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise PacelineError(
             f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine already"

@@ -21,7 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.models.stores import reference
-from paceline.models.stores.places import HUB, hub_folder
 from paceline.models.stores.reference import (
     LocalFile,
     Reference,
@@ -31,7 +30,7 @@ from paceline.models.stores.reference import (
     select_variant,
     variants,
 )
-from paceline.models.stores.search import FolderSearch, ModelCandidate, walk
+from paceline.models.stores.search import HUB, FolderSearch, ModelCandidate, hub_folder, walk
 from paceline.speculative.errors import ModelError, UsageError
 
 MAX_LINKS = 10  # links in a row
@@ -161,10 +160,7 @@ def _file_names(folder: Path, snapshot: Path) -> list[str]:
 def _snapshots(folder: Path) -> list[Path]:
     """Return a repository's snapshot folders: the current revision first, then the newest."""
     current = current_revision(folder)
-    try:
-        found = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        return []
+    found = (folder / "snapshots").glob("*/")
     return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
 
 

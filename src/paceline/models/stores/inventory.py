@@ -18,9 +18,16 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.places import HUB, OLLAMA, store_folders
 from paceline.models.stores.reference import HEAD_CONFIG, head_files
-from paceline.models.stores.search import FolderSearch, ModelCandidate, file_id, walk
+from paceline.models.stores.search import (
+    HUB,
+    OLLAMA,
+    FolderSearch,
+    ModelCandidate,
+    file_id,
+    store_folders,
+    walk,
+)
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 from paceline.system.home import expand_user
@@ -30,6 +37,12 @@ FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
 HEAD_KEYS = frozenset(
     ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
 )
+# The facts of a model that `paceline pairs --json` prints, and their names there.
+PRINTED = (
+    *("format", "name", "arch", "family", "parameters", "quantisation", "size", "n_ctx", "n_layers"),
+    *("n_vocab", "experts", "experts_used", "memory", "sliding_window"),
+)
+PRINTED_NAMES = {"n_ctx": "context", "n_layers": "layers", "n_vocab": "vocabulary"}
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
 
@@ -46,27 +59,10 @@ class InstalledModel:
     also: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        facts = self.facts
-        return {
-            "model": self.reference,
-            "also": list(self.also),
-            "store": self.store,
-            "files": [str(path) for path in facts.files],
-            "format": facts.format,
-            "name": facts.name,
-            "arch": facts.arch,
-            "family": facts.family,
-            "parameters": facts.parameters,
-            "quantisation": facts.quantisation,
-            "size": facts.size,
-            "context": facts.n_ctx,
-            "layers": facts.n_layers,
-            "vocabulary": facts.n_vocab,
-            "experts": facts.experts,
-            "experts_used": facts.experts_used,
-            "memory": facts.memory,
-            "sliding_window": facts.sliding_window,
-        }
+        named = {"model": self.reference, "also": list(self.also), "store": self.store}
+        files = [str(path) for path in self.facts.files]
+        facts = {PRINTED_NAMES.get(name, name): getattr(self.facts, name) for name in PRINTED}
+        return named | {"files": files} | facts
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.headers.plain_file import exists
-from paceline.models.stores.places import OLLAMA, ollama_folders
 from paceline.models.stores.reference import OLLAMA as OLLAMA_REFERENCE
 from paceline.models.stores.reference import LocalFile, Reference, is_name_of
-from paceline.models.stores.search import FolderSearch, ModelCandidate
+from paceline.models.stores.search import OLLAMA, FolderSearch, ModelCandidate, ollama_folders
 from paceline.speculative.errors import UsageError
 
 USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # aliases
