@@ -73,6 +73,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     weights, size = read_weights(folder)
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
+    sliding = config.get("use_sliding_window") is not False
     names = [*_folder_names(folder), _word(whole, "_name_or_path")]
     return ModelFacts(
         files=(folder, *(folder / name for name in _FILES if exists(folder / name)), *weights),
@@ -95,9 +96,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
             config, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"
         ),
         memory=memory,
-        sliding_window=0
-        if config.get("use_sliding_window") is False
-        else _first_number(config, "sliding_window"),
+        sliding_window=_first_number(config, "sliding_window") if sliding else 0,
         chat_template=_template(folder),
         tokenizer=tokenizer,
     )

@@ -40,7 +40,6 @@ HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
 HUB_TIMEOUT_SECONDS = 30.0
 MAX_SMALL_BYTES = 16 << 20  # of a file that git itself has
-
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

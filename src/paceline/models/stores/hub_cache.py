@@ -167,14 +167,14 @@ def _snapshots(folder: Path) -> list[Path]:
 def candidates(folder: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
     """Yield the models of one repository."""
     partial = search.folder(folder / "blobs", (".incomplete",))
-    if unfinished := sum(not entry.folder for entry in partial):
+    if unfinished := sum(not entry.is_dir() for entry in partial):
         search.add_note(folder, f"{unfinished} of its files are being downloaded, or were left half-way")
     main = current_revision(folder)
     for snapshot in search.folder(folder / "snapshots"):
-        if snapshot.folder:
+        if snapshot.is_dir():
             repository = folder.name.removeprefix(REPOSITORY).replace("--", "/")
-            names = _names(repository, folder, snapshot.path) if snapshot.path.name == main else {}
-            for path in walk(snapshot.path, search):
+            names = _names(repository, folder, Path(snapshot.path)) if snapshot.name == main else {}
+            for path in walk(Path(snapshot.path), search):
                 yield ModelCandidate(path, names.get(path, str(path)), HUB)
 
 

@@ -138,8 +138,8 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
         yield from ollama_store.candidates(root, search)
     elif store == HUB:
         for entry in search.folder(root):
-            if entry.folder and entry.path.name.startswith(hub_cache.REPOSITORY):
-                yield from hub_cache.candidates(entry.path, search)
+            if entry.is_dir() and entry.name.startswith(hub_cache.REPOSITORY):
+                yield from hub_cache.candidates(Path(entry.path), search)
     else:
         yield from (ModelCandidate(path, str(path), store) for path in walk(root, search))
 

@@ -82,11 +82,9 @@ def find_ollama_model(reference: Reference) -> LocalFile:
 def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> Iterator[Path]:
     # A fixed depth, as in Ollama, bounds circular links.
     for entry in search.folder(folder):
-        if not entry.path.name.startswith(".") and entry.folder == (depth > 1):
-            if depth > 1:
-                yield from _manifests(entry.path, search, depth - 1)
-            else:
-                yield entry.path
+        if not entry.name.startswith(".") and entry.is_dir() == (depth > 1):
+            path = Path(entry.path)
+            yield from _manifests(path, search, depth - 1) if depth > 1 else [path]
 
 
 def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFile | None:

@@ -42,15 +42,6 @@ class ModelCandidate:
     store: str
 
 
-@dataclass(frozen=True)
-class FolderEntry:
-    """A folder entry, links followed. folder: True for a folder. link: True for a link."""
-
-    path: Path
-    folder: bool
-    link: bool
-
-
 class FolderSearch:
     """A search through folders. notes: a printable line for each skipped item."""
 
@@ -60,7 +51,7 @@ class FolderSearch:
     def add_note(self, what: object, why: str) -> None:
         self.notes.append(printable(f"{what}: {why}"))
 
-    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[FolderEntry]:
+    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[os.DirEntry[str]]:
         """Return the folders of a folder and its regular files with these endings, by name.
 
         A missing folder is empty. Other files, perhaps millions, are not even looked at.
@@ -71,25 +62,24 @@ class FolderSearch:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False) and not entry.name.lower().endswith(endings):
                         continue
-                    if (one := self._entry(Path(entry.path), entry.is_symlink())) is not None:
-                        found.append(one)
+                    if self._is_usable(entry):
+                        found.append(entry)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             self.add_note(path, f"cannot be looked into ({error.strerror})")
-        return sorted(found, key=lambda one: one.path.name)
+        return sorted(found, key=lambda entry: entry.name)
 
-    def _entry(self, path: Path, link: bool) -> FolderEntry | None:
+    def _is_usable(self, entry: os.DirEntry[str]) -> bool:
         try:
-            value = path.stat()
+            mode = entry.stat().st_mode
         except OSError as error:
-            if path.suffix.lower() == ".gguf":
+            if entry.name.lower().endswith(".gguf"):
                 missing = isinstance(error, FileNotFoundError)
                 why = "its file is missing" if missing else f"cannot be read ({error.strerror})"
-                self.add_note(path, why)
-            return None
-        folder = stat.S_ISDIR(value.st_mode)
-        return FolderEntry(path, folder, link) if folder or stat.S_ISREG(value.st_mode) else None
+                self.add_note(entry.path, why)
+            return False
+        return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
     def json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a small JSON file; None, and a note, for anything else."""
@@ -120,32 +110,32 @@ def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
                 continue
             seen.add(id_)
         entries = search.folder(folder, ENDINGS)
-        yield from models(folder, [entry for entry in entries if not entry.folder], search)
-        below = [e for e in entries if e.folder and not e.path.name.startswith((".", *OTHERS))]
-        folders.extendleft(entry.path for entry in below if entry.link)
-        folders.extend(entry.path for entry in reversed(below) if not entry.link)
+        yield from models(folder, [entry.name for entry in entries if not entry.is_dir()], search)
+        below = [e for e in entries if e.is_dir() and not e.name.startswith((".", *OTHERS))]
+        folders.extendleft(Path(entry.path) for entry in below if entry.is_symlink())
+        folders.extend(Path(entry.path) for entry in reversed(below) if not entry.is_symlink())
 
 
-def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> Iterator[Path]:
+def models(folder: Path, files: Sequence[str], search: FolderSearch) -> Iterator[Path]:
     """Yield the models among the files of one folder."""
-    names = {entry.path.name.lower() for entry in files}
+    names = {file.lower() for file in files}
     if "adapter_config.json" in names:
         search.add_note(folder, "is an adapter, no model")
     elif "config.json" in names and any(name.endswith(".safetensors") for name in names):
         yield folder
-    for entry in files:
-        name = entry.path.name.lower()
+    for path in (folder / file for file in files):
+        name = path.name.lower()
         part = PART.fullmatch(name)
         if name.endswith(UNFINISHED):
-            search.add_note(entry.path, "is being downloaded, or was left half-way")
+            search.add_note(path, "is being downloaded, or was left half-way")
         elif not name.endswith(".gguf"):
             continue
         elif of := next((what for word, what in AUXILIARY_FILES.items() if word in name), None):
-            search.add_note(entry.path, f"is {of}, no model")
+            search.add_note(path, f"is {of}, no model")
         elif part is None or int(part[2]) == 1:
-            yield entry.path
+            yield path
         elif f"{part[1]}-00001-of-{part[3]}.gguf" not in names:
-            search.add_note(entry.path, "is a part of a model whose first part is missing")
+            search.add_note(path, "is a part of a model whose first part is missing")
 
 
 def store_folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
