@@ -22,7 +22,7 @@ def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stores = ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
     for name in (*stores, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("paceline.models.stores.places.OLLAMA_SERVICE", tmp_path / "nobody")
+    monkeypatch.setattr("paceline.models.stores.search.OLLAMA_SERVICE", tmp_path / "nobody")
     monkeypatch.setattr("paceline.models.zoo.installed_real_models", dict)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
 

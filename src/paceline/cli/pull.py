@@ -59,8 +59,8 @@ def pull(
 
 def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
     from paceline.cli.interrupts import raise_on_interrupt
+    from paceline.models.stores.download import host
     from paceline.models.stores.download import pull as download
-    from paceline.models.stores.hub_api import host
 
     with raise_on_interrupt(), download_bars() as watch:
         try:

@@ -17,14 +17,19 @@ from paceline.system.identity import sha256_of
 def file_of(text: str | os.PathLike[str]) -> Path:
     """Return the file to load, the first of several; toy models and views keep their names.
 
+    hf:NAME is a model's folder, also in the hub's cache, or hf:FILE for a GGUF file.
     Raises UsageError for a name that is not on this machine. A path need not exist.
     """
+    from paceline.models.stores.hub_cache import folder_in_cache
+
     if not isinstance(text, str) or is_toy(text) or is_view(text):
         return Path(text)
-    if text.startswith(HF) and not os.path.exists(text):  # noqa: PTH110
-        return _transformers_path(text)
-    reference = parse(text)
-    return path_of(reference) if reference.kind == PATH else model_of(local_files(text, reference))
+    name = text if os.path.exists(text) else text.removeprefix(HF)  # noqa: PTH110
+    reference = parse(name)
+    if name != text and reference.kind == HUB and not reference.tag:
+        return folder_in_cache(reference)
+    path = path_of(reference) if reference.kind == PATH else model_of(local_files(name, reference))
+    return path if name == text or is_transformers(path) else Path(f"{HF}{path}")
 
 
 def model_of(files: list[LocalFile]) -> Path:
@@ -41,24 +46,12 @@ def default_name(target: str) -> str:
     return path.stem if path.suffix == ".gguf" else target
 
 
-def _transformers_path(text: str) -> Path:
-    """Resolve hf:NAME to a model's folder, also in the hub's cache, or to hf:FILE for a GGUF file."""
-    from paceline.models.stores.download import folder_in_cache
-
-    name = text.removeprefix(HF)
-    reference = parse(name)
-    if reference.kind == HUB and not reference.tag:
-        return folder_in_cache(reference)
-    path = path_of(reference) if reference.kind == PATH else model_of(local_files(name, reference))
-    return path if is_transformers(path) else Path(f"{HF}{path}")
-
-
 def local_files(text: str, reference: Reference) -> list[LocalFile]:
     """Return the local files of a reference parsed from `text`.
 
     Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged.
     """
-    from paceline.models.stores.download import find_cached
+    from paceline.models.stores.hub_cache import find_cached
     from paceline.models.stores.inventory import installed_names
     from paceline.models.stores.ollama_store import find_ollama_model
 
@@ -91,10 +84,6 @@ def _zoo_file(name: str) -> LocalFile:
     size = path.stat().st_size
     if wheel is None:
         return LocalFile(path, size)
-    if size != wheel.size:
-        raise ModelError(
-            f"{path}: is damaged, or another version ({size:,} bytes, not {wheel.size:,}): {wheel.reinstall}"
-        )
     try:
         found = sha256_of(path)
     except OSError as error:

@@ -22,8 +22,8 @@ from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.heads.files import CARD, CONFIG, SAMPLE, WEIGHT_FILES
 from paceline.models.resolve import file_of
 from paceline.models.stores import download
-from paceline.models.stores.download import find_cached, pull
-from paceline.models.stores.hub_cache import repo_folder
+from paceline.models.stores.download import pull
+from paceline.models.stores.hub_cache import find_cached, repo_folder
 from paceline.models.stores.reference import HEAD_CONFIG, HEAD_EXTRAS, HEAD_WEIGHTS, LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 

@@ -16,7 +16,7 @@ from model_stores import hub_file, hub_folder, ollama_model
 from paceline.cli.references import resolved
 from paceline.models.headers import header
 from paceline.models.stores import inventory as stores
-from paceline.models.stores import places as known_places
+from paceline.models.stores import search
 from paceline.models.stores.inventory import Inventory, list_models
 
 HOST = "registry.ollama.ai"
@@ -25,7 +25,7 @@ HOST = "registry.ollama.ai"
 @pytest.fixture(autouse=True)
 def no_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide the models of Ollama's service on this machine."""
-    monkeypatch.setattr(known_places, "OLLAMA_SERVICE", tmp_path / "service")
+    monkeypatch.setattr(search, "OLLAMA_SERVICE", tmp_path / "service")
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "paceline"))
 
 

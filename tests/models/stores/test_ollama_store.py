@@ -11,7 +11,7 @@ import pytest
 
 from model_stores import OLLAMA, ollama_blob, ollama_manifest, ollama_model
 from paceline.cli.references import resolved
-from paceline.models.stores import places
+from paceline.models.stores import search as store_search
 from paceline.models.stores.hub_cache import stated_sha256
 from paceline.models.stores.ollama_store import candidates, find_ollama_model
 from paceline.models.stores.reference import LocalFile, parse
@@ -67,7 +67,7 @@ def two_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, P
     """The user's, and the service's."""
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(places, "OLLAMA_SERVICE", tmp_path / "service")
+    monkeypatch.setattr(store_search, "OLLAMA_SERVICE", tmp_path / "service")
     return tmp_path / ".ollama/models", tmp_path / "service"
 
 

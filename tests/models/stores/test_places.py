@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.models.stores.places import lm_studio, store_folders
+from paceline.models.stores.search import lm_studio, store_folders
 
 
 def test_variables_name_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

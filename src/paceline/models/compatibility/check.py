@@ -7,10 +7,10 @@ pairs of vocab/intersection.py.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline.models.compatibility import fitness
 from paceline.models.compatibility.fitness import FATAL, MAPPING, NOTE, CompatibilityReason
@@ -20,7 +20,6 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
-T = TypeVar("T")
 MAX_SHOWN = 3  # differing tokens
 MAX_SHOWN_BYTES = 32  # of a token's text
 
@@ -94,32 +93,28 @@ def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Co
     """Compare several drafts; the target's vocabulary, slow to build, is built once."""
     ours = ModelVocabulary.of(target)
     for draft in drafts:
-        reasons = list(fitness.reasons(target, draft))
-        same, theirs = False, ModelVocabulary.of(draft)
-        if ours and theirs:
+        reasons, verdict = list(fitness.reasons(target, draft)), COMPATIBLE
+        if ours and (theirs := ModelVocabulary.of(draft)):
             tokens = list(_vocabularies(ours, theirs))
-            same = _same(ours, theirs)
-            mapped = any(reason.weight == MAPPING for reason in tokens)
-            if mapped and all(reason.weight != FATAL for reason in reasons):
-                tokens += _translation(ours, theirs)
-            reasons = tokens + reasons
+            if any(reason.weight == MAPPING for reason in tokens):
+                verdict = MAPPABLE
+                if all(reason.weight != FATAL for reason in reasons):
+                    tokens += _translation(ours, theirs)
+            elif _same(ours, theirs):
+                verdict = SAME
         else:
-            role = "draft" if ours else "target"
-            text = f"the {role} has no tokenizer: tokens cannot be compared"
-            reason = CompatibilityReason("tokenizer", None, None, FATAL, text, "take a file that has one")
-            reasons.insert(0, reason)
-        weights = {reason.weight for reason in reasons}
-        if FATAL in weights:
+            text = f"the {'draft' if ours else 'target'} has no tokenizer: tokens cannot be compared"
+            fix = "take a file that has one"
+            tokens = [CompatibilityReason("tokenizer", None, None, FATAL, text, fix)]
+        reasons = tokens + reasons
+        if any(reason.weight == FATAL for reason in reasons):
             verdict = INCOMPATIBLE
-        elif MAPPING in weights:
-            verdict = MAPPABLE
-        else:
-            verdict = SAME if same else COMPATIBLE
         yield Compatibility(str(target.path), str(draft.path), verdict, tuple(reasons))
 
 
 def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
     a, b = ours.vocab, theirs.vocab
+    pair = ours, theirs
 
     def compared(field: str, x: Any, y: Any, same: bool, text: str) -> CompatibilityReason:
         return CompatibilityReason(field, x, y, NOTE if same else MAPPING, "" if same else text)
@@ -128,16 +123,14 @@ def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Co
     yield compared("tokenizer", a.kind, b.kind, a.kind == b.kind, text)
     if ours.tokenizer.pre or theirs.tokenizer.pre:
         text = "" if _same_pre_tokenizer(ours, theirs) else "they divide text differently"
-        pres = _both(ours, theirs, lambda side: side.tokenizer.pre or None)
-        yield CompatibilityReason("pre-tokenizer", *pres, NOTE, text)
+        x, y = (side.tokenizer.pre or None for side in pair)
+        yield CompatibilityReason("pre-tokenizer", x, y, NOTE, text)
     text = "another token begins a text" if a.bos != b.bos else "only one of them begins every text with it"
-    bos = _both(ours, theirs, lambda side: side.describe_tokens([side.vocab.bos], added=side.vocab.add_bos))
-    yield compared("BOS", *bos, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
+    x, y = (side.describe_tokens([side.vocab.bos], added=side.vocab.add_bos) for side in pair)
+    yield compared("BOS", x, y, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
     text = "other tokens end an answer" if a.eos != b.eos else "only one of them ends every text with it"
-    eos = _both(
-        ours, theirs, lambda side: side.describe_tokens(sorted(side.vocab.eos), added=side.vocab.add_eos)
-    )
-    yield compared("EOS", *eos, (a.add_eos, a.eos) == (b.add_eos, b.eos), text)
+    x, y = (side.describe_tokens(sorted(side.vocab.eos), added=side.vocab.add_eos) for side in pair)
+    yield compared("EOS", x, y, (a.add_eos, a.eos) == (b.add_eos, b.eos), text)
     difference = abs(a.size - b.size)
     weight, text = NOTE, ""
     if difference > MAX_SIZE_DIFFERENCE:
@@ -148,18 +141,10 @@ def _vocabularies(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Co
     yield _texts(ours, theirs)
 
 
-def _both(ours: ModelVocabulary, theirs: ModelVocabulary, get: Callable[[ModelVocabulary], T]) -> tuple[T, T]:
-    return get(ours), get(theirs)
-
-
 def _same_pre_tokenizer(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
     """Return False if the pre-tokenizers are known to differ; a transformers folder does not name one."""
-    names = {
-        side.tokenizer.pre or "default"
-        for side in (ours, theirs)
-        if side.tokenizer.pre or side.facts.format == "gguf"
-    }
-    return len(names) < 2
+    naming = [side for side in (ours, theirs) if side.tokenizer.pre or side.facts.format == "gguf"]
+    return len({side.tokenizer.pre or "default" for side in naming}) < 2
 
 
 def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReason:
@@ -169,9 +154,9 @@ def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReaso
     if not differing:
         return CompatibilityReason("token texts", None, None, NOTE, "the same")
     common = min(ours.vocab.size, theirs.vocab.size) - FIRST_COMPARED_ID
-    shown = _both(ours, theirs, lambda side: side.describe_tokens(differing[:MAX_SHOWN]))
+    x, y = (side.describe_tokens(differing[:MAX_SHOWN]) for side in (ours, theirs))
     text = f"{len(differing):,} of {common:,} ids mean something else, from {differing[0]:,} on"
-    return CompatibilityReason("token texts", *shown, MAPPING, text)
+    return CompatibilityReason("token texts", x, y, MAPPING, text)
 
 
 def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
@@ -197,15 +182,15 @@ def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Com
         return
     translate, better = "", f"better take a draft of the target's family{family} and vocabulary"
     if ours.facts.format == theirs.facts.format == "gguf":  # required by both commands
-        target, draft = _both(ours, theirs, lambda side: shlex.quote(str(side.facts.path)))
+        target, draft = (shlex.quote(str(side.facts.path)) for side in (ours, theirs))
         translate = f"draft with it as it is: paceline run -m {target} -md {draft} --cross-vocab auto"
         better += (
             f"; or give this one the target's: paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
         )
     share = f"{n / total:.1%} of the target's translate one to one"
     yield CompatibilityReason("tokens in common", *common, NOTE, share, translate)
-    families = _both(ours, theirs, lambda side: side.facts.family or None)
-    yield CompatibilityReason("family", *families, NOTE, "", better)
+    x, y = (side.facts.family or None for side in (ours, theirs))
+    yield CompatibilityReason("family", x, y, NOTE, "", better)
 
 
 def display_bytes(text: bytes) -> str:

@@ -27,15 +27,12 @@ class Cursor:
         self._buffer = b""
         self._strings = 0
 
-    @property
-    def left(self) -> int:
-        return self.size - self.position
-
     def require_bytes(self, size: int, what: str) -> None:
         """Raise InvalidFile unless the file and the limits have room for `size` more bytes."""
-        if size > self.left:
+        left = self.size - self.position
+        if size > left:
             raise InvalidFile(
-                f"{what} needs {size:,} bytes and the file has {self.left:,} left: it is damaged or was not "
+                f"{what} needs {size:,} bytes and the file has {left:,} left: it is damaged or was not "
                 "downloaded whole, fetch it again"
             )
         if self.position + size > MAX_HEADER_BYTES:
@@ -44,13 +41,10 @@ class Cursor:
             )
 
     def take(self, size: int, what: str) -> bytes:
-        self._fill(size, what)
-        start, self.position = self.position, self.position + size
+        start, end = self.position, self.position + size
+        self._fill(end, what)
+        self.position = end
         return self._buffer[start : self.position]
-
-    def skip(self, size: int, what: str) -> None:
-        self._fill(size, what)
-        self.position += size
 
     def u32(self, what: str) -> int:
         return int(U32.unpack(self.take(4, what))[0])
@@ -76,29 +70,23 @@ class Cursor:
         buffer, at = self._buffer, self.position
         for _ in range(count):
             if at + 8 > len(buffer):
-                self.position = at
-                self._fill(8, what)
-                buffer = self._buffer
+                buffer = self._fill(at + 8, what)
             end = at + 8 + length_at(buffer, at)[0]
             if end > len(buffer):
-                self.position = at
-                self._fill(end - at, what)
-                buffer = self._buffer
+                buffer = self._fill(end, what)
             if keep:
                 add(buffer[at + 8 : end])
             at = end
         self.position = at
         return found
 
-    def _fill(self, size: int, what: str) -> None:
-        """Ensure that the buffer has `size` bytes after the position."""
-        end = self.position + size
-        if end <= len(self._buffer):
-            return
-        self.require_bytes(size, what)
-        # Doubling the buffer bounds the number of copies.
-        self._buffer += self._file.read(
-            max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES) - len(self._buffer)
-        )
-        if len(self._buffer) < end:
-            raise InvalidFile("became shorter while it was read: fetch it again")
+    def _fill(self, end: int, what: str) -> bytes:
+        """Return the buffer, which has the bytes up to `end` now."""
+        if end > len(self._buffer):
+            self.require_bytes(end - self.position, what)
+            # Doubling the buffer bounds the number of copies.
+            size = max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES)
+            self._buffer += self._file.read(size - len(self._buffer))
+            if len(self._buffer) < end:
+                raise InvalidFile("became shorter while it was read: fetch it again")
+        return self._buffer

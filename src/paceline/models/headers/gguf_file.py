@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline.models.headers.gguf_header import (
     ARRAY,
+    BOOL,
     DEFAULT_ALIGNMENT,
     NUMBERS,
     STRING,
@@ -26,7 +27,7 @@ from paceline.speculative.printable import format_bytes
 from paceline.speculative.validation import unknown
 
 VERSION = 3
-BOOL, INT32 = 7, 5  # types of metadata
+UINT32, INT32, FLOAT32 = 4, 5, 6  # types of metadata
 COPY_BYTES = 1 << 24
 WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # the types that can be written
 ROLE = ("tokenizer.ggml.", "_token_id")
@@ -61,11 +62,9 @@ class GGUFFile:
 
     def weights(self, tensor: TensorInfo) -> np.ndarray[Any, Any]:
         """Return the tensor's bytes, mapped into memory."""
-        elements, size = TYPES[tensor.type]
-        length = tensor.elements // elements * size
-        if not length:
+        if not tensor.length:
             return np.empty(0, np.uint8)
-        return np.memmap(self.path, np.uint8, "r", self._data + tensor.offset, (length,))
+        return np.memmap(self.path, np.uint8, "r", self._data + tensor.offset, (tensor.length,))
 
 
 class TensorRows:
@@ -114,11 +113,10 @@ def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
-    def blocks() -> Iterator[np.ndarray[Any, Any]]:
-        for start in range(0, len(raw), COPY_BYTES):
-            yield raw[start : start + COPY_BYTES]
-
-    return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
+    starts = range(0, len(raw), COPY_BYTES)
+    return TensorToWrite(
+        tensor.name, tensor.shape, tensor.type, len(raw), lambda: (raw[i : i + COPY_BYTES] for i in starts)
+    )
 
 
 def weight_type(name: str) -> Any:
@@ -165,7 +163,8 @@ def metadata_field(key: str, value: str | int | float) -> bytes:
     elif isinstance(value, bool):
         raw = struct.pack("<I?", BOOL, value)
     else:
-        raw = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+        number = ("<If", FLOAT32) if isinstance(value, float) else ("<II", UINT32)
+        raw = struct.pack(*number, value)
     return struct.pack("<Q", len(name)) + name + raw
 
 

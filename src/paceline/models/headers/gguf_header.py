@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from paceline.models.headers.plain_file import open_regular_file, os_error_reaso
 from paceline.speculative.errors import ModelError
 
 MAX_STRING = 4 << 20
-MAX_ARRAY = 32 << 20  # bytes; the token types of a model take 1 MiB
 MAX_KEYS = 1 << 16
 MAX_NAME = 1 << 16
 MAX_TENSORS = 1 << 16
@@ -70,7 +69,14 @@ class TensorInfo:
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def length(self) -> int:
+        """Return the bytes of the weights."""
+        elements, size = TYPES[self.type]
+        return self.elements // elements * size
 
+
+T = TypeVar("T")
 Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedArray
 
 
@@ -90,19 +96,16 @@ class GGUFHeader:
     size: int
 
     def text(self, key: str) -> str:
-        value: str = self._get(key, "", str, "a text")
-        return value
+        return self._get(key, "", str, "a text")
 
     def flag(self, key: str) -> bool | None:
-        value: bool | None = self._get(key, None, bool | None, "true or false")
-        return value
+        return self._get(key, None, bool | None, "true or false")
 
     def texts(self, key: str) -> list[bytes]:
-        value: list[bytes] = self._get(key, [], list, "a list of texts")
-        return value
+        return self._get(key, [], list, "a list of texts")
 
     def length(self, key: str) -> int:
-        value = self._get(key, [], list | np.ndarray | SkippedArray, "a list")
+        value: Any = self._get(key, [], list | np.ndarray | SkippedArray, "a list")
         return value.count if isinstance(value, SkippedArray) else len(value)
 
     def number(self, key: str) -> int:
@@ -111,17 +114,17 @@ class GGUFHeader:
 
     def numbers(self, key: str) -> list[int]:
         """Return a list of numbers; a single number becomes a list."""
-        value = self._get(key, None, int | np.ndarray | SkippedArray | None, "a whole number")
+        value: Any = self._get(key, None, int | np.ndarray | SkippedArray | None, "a whole number")
         found = np.ravel([] if value is None or isinstance(value, SkippedArray) else value)
         if found.size and (found.dtype.kind not in "iub" or isinstance(value, bool) or found.min() < 0):
             raise self._type_error(key, "a whole number of at least 0")
         return [int(one) for one in found.tolist()]
 
-    def _get(self, key: str, default: Any, kind: Any, wanted: str) -> Any:
-        value = self.metadata.get(key, default)
+    def _get(self, key: str, default: T, kind: Any, wanted: str) -> T:
+        value: Any = self.metadata.get(key, default)
         if not isinstance(value, kind):
             raise self._type_error(key, wanted)
-        return value
+        return cast("T", value)
 
     def _type_error(self, key: str, wanted: str) -> ModelError:
         return ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
@@ -153,14 +156,13 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
     n_tensors, n_keys = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
         raise InvalidFile(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
-    cursor.require_bytes(
-        13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors"
-    )
+    least = 13 * n_keys + 24 * n_tensors
+    cursor.require_bytes(least, f"a header of {n_keys:,} keys and {n_tensors:,} tensors")
     metadata: dict[str, Value] = {}
     spans: dict[str, tuple[int, int]] = {}
     for _ in range(n_keys):
         start = cursor.position
-        key = _text(cursor.string(MAX_NAME, "a key"), "a key")
+        key = _name(cursor, MAX_NAME, "a key")
         if not key or key in metadata:
             raise InvalidFile(f"has the key {_shown(key)} twice" if key else "has a key without a name")
         metadata[key] = _value(cursor, key, cursor.u32(_shown(key)), keep)
@@ -168,19 +170,15 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise InvalidFile(f"its alignment is {_shown(alignment)}, which is no power of two")
-    tensors: list[TensorInfo] = []
-    lengths: list[int] = []
-    names: set[str] = set()
+    tensors: dict[str, TensorInfo] = {}
     for _ in range(n_tensors):
-        tensor, length = _tensor(cursor)
-        if tensor.name in names:
+        tensor = _tensor(cursor)
+        if tensor.name in tensors:
             raise InvalidFile(f"has the tensor {tensor.name!r} twice")
-        names.add(tensor.name)
-        tensors.append(tensor)
-        lengths.append(length)
+        tensors[tensor.name] = tensor
     data = -(-cursor.position // alignment) * alignment
-    _check_offsets(tensors, lengths, alignment, cursor.size - data)
-    return GGUFHeader(path, metadata, spans, tuple(tensors), data, cursor.size)
+    _check_offsets(tensors.values(), alignment, cursor.size - data)
+    return GGUFHeader(path, metadata, spans, tuple(tensors.values()), data, cursor.size)
 
 
 def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:
@@ -201,20 +199,15 @@ def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]
         return found if wanted else SkippedArray(count)
     if kind not in NUMBERS:
         raise InvalidFile(f"{what} is an array of type {kind}, which llama.cpp does not load")
-    size = count * NUMBERS[kind].itemsize
+    raw = cursor.take(count * NUMBERS[kind].itemsize, what)
     if not wanted:
-        cursor.skip(size, what)
         return SkippedArray(count)
-    cursor.require_bytes(size, what)
-    if size > MAX_ARRAY:
-        raise InvalidFile(f"{what} is a list of {count:,} numbers: no model has such a one")
-    numbers: np.ndarray[Any, Any] = np.frombuffer(cursor.take(size, what), NUMBERS[kind])
+    numbers: np.ndarray[Any, Any] = np.frombuffer(raw, NUMBERS[kind])
     return numbers.astype(bool) if kind == BOOL else numbers
 
 
-def _tensor(cursor: Cursor) -> tuple[TensorInfo, int]:
-    """Read a tensor's entry. Return it with the tensor's length in bytes."""
-    name = _text(cursor.string(MAX_TENSOR_NAME, "a tensor's name"), "a tensor's name")
+def _tensor(cursor: Cursor) -> TensorInfo:
+    name = _name(cursor, MAX_TENSOR_NAME, "a tensor's name")
     n_dims = cursor.u32(repr(name))
     if n_dims > MAX_DIMS:
         raise InvalidFile(f"tensor {name!r} has {n_dims:,} dimensions; there are {MAX_DIMS} at most")
@@ -222,27 +215,25 @@ def _tensor(cursor: Cursor) -> tuple[TensorInfo, int]:
     kind, offset = cursor.u32(repr(name)), cursor.u64(repr(name))
     if kind not in TYPES:
         raise InvalidFile(f"tensor {name!r} is of type {kind}, which this version does not know")
-    elements, size = TYPES[kind]
     tensor = TensorInfo(name, shape, kind, offset)
-    if (shape[0] if shape else 1) % elements or max(shape, default=0) >> 63 or tensor.elements >> 63:
+    if (shape[0] if shape else 1) % TYPES[kind][0] or max(shape, default=0) >> 63 or tensor.elements >> 63:
         raise InvalidFile(f"tensor {name!r} of type {kind} cannot have the shape {shape}")
-    return tensor, tensor.elements // elements * size
+    return tensor
 
 
-def _check_offsets(tensors: list[TensorInfo], lengths: list[int], alignment: int, room: int) -> None:
+def _check_offsets(tensors: Iterable[TensorInfo], alignment: int, room: int) -> None:
     """Require contiguous tensors, like llama.cpp, that end within the file."""
     expected = 0
-    for tensor, length in zip(tensors, lengths, strict=True):
+    for tensor in tensors:
+        what = f"tensor {tensor.name!r}"
         if tensor.offset != expected:
+            raise InvalidFile(f"{what} is at {tensor.offset:,} where {expected:,} was expected")
+        if (over := tensor.offset + tensor.length - room) > 0:
             raise InvalidFile(
-                f"tensor {tensor.name!r} is at {tensor.offset:,} where {expected:,} was expected"
+                f"{what} ends {over:,} bytes behind the end of the file: it was not downloaded whole, fetch "
+                "it again"
             )
-        if tensor.offset + length > room:
-            raise InvalidFile(
-                f"tensor {tensor.name!r} ends {tensor.offset + length - room:,} bytes behind the end of the "
-                "file: it was not downloaded whole, fetch it again"
-            )
-        expected += -(-length // alignment) * alignment
+        expected += -(-tensor.length // alignment) * alignment
 
 
 def _shown(value: Value) -> str:
@@ -250,7 +241,8 @@ def _shown(value: Value) -> str:
     return repr(value[:80] if isinstance(value, str) else value)[:100]
 
 
-def _text(raw: bytes, what: str) -> str:
+def _name(cursor: Cursor, limit: int, what: str) -> str:
+    raw = cursor.string(limit, what)
     try:
         return raw.decode()
     except UnicodeDecodeError:

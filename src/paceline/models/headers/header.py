@@ -130,11 +130,9 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
         raise ModelError(f"{header.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
     special: dict[str, int] = {}
     for word, role in _ROLES.items():
-        key = f"tokenizer.ggml.{word}_token_id"
-        if key in header.metadata:
-            token = header.numbers(key)
-            # llama.cpp ignores an invalid id, too.
-            special |= {role: token[0]} if token and token[0] < len(texts) else {}
+        token = header.numbers(f"tokenizer.ggml.{word}_token_id")
+        if token and token[0] < len(texts):  # llama.cpp ignores an invalid id, too
+            special[role] = token[0]
     return TokenizerFacts(
         kind=_KINDS.get(model, printable_name(model)),
         pre=printable_name(header.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),

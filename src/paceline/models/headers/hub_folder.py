@@ -25,28 +25,15 @@ Json = Mapping[str, Any]
 MAX_TEMPLATE = 4 << 20
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}  # bytes of a weight
-_FILES = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"),
-    "chat_template.jinja",
-)
+_JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+_FILES = (*_JSON_FILES, "chat_template.jinja")
 # The language model's part of a multimodal config.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 # llama.cpp's names that differ by more than dashes and underscores.
-_ARCHS = {
-    "mistral": "llama",
-    "mixtral": "llama",
-    "smollm": "llama",
-    "phi": "phi2",
-    "cohere": "command-r",
-    "deepseek_v2": "deepseek2",
-    "deepseek_v3": "deepseek2",
-    "granitemoehybrid": "granitehybrid",
-    "gpt_bigcode": "starcoder",
-    "qwen3_5": "qwen35",
-    "qwen3_5_moe": "qwen35moe",
-    "falcon_mamba": "mamba",
-    "minimax": "minimax-01",
-}
+_ARCHS = dict.fromkeys(("mistral", "mixtral", "smollm"), "llama")
+_ARCHS |= {"phi": "phi2", "cohere": "command-r", "gpt_bigcode": "starcoder", "minimax": "minimax-01"}
+_ARCHS |= {"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "falcon_mamba": "mamba"}
+_ARCHS |= {"qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe", "granitemoehybrid": "granitehybrid"}
 # Architectures unknown to llama.cpp.
 _RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
 _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
@@ -73,6 +60,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     weights, size = read_weights(folder)
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
+    sliding = config.get("use_sliding_window") is not False
     names = [*_folder_names(folder), _word(whole, "_name_or_path")]
     return ModelFacts(
         files=(folder, *(folder / name for name in _FILES if exists(folder / name)), *weights),
@@ -95,9 +83,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
             config, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"
         ),
         memory=memory,
-        sliding_window=0
-        if config.get("use_sliding_window") is False
-        else _first_number(config, "sliding_window"),
+        sliding_window=_first_number(config, "sliding_window") if sliding else 0,
         chat_template=_template(folder),
         tokenizer=tokenizer,
     )

@@ -6,7 +6,7 @@ After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,14 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     kind = _kind(data, model, arch)
     size = config.get("vocab_size")
     texts, types = _tokens(path, _vocab(path, model), _added_tokens(path, data), kind, model)
-    if type(size) is int and size > MAX_TOKENS:
-        raise ModelError(
-            f"{folder / 'config.json'}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
-        )
-    if type(size) is int and len(texts) < size:
+    if type(size) is int:
+        if size > MAX_TOKENS:
+            config_path = folder / "config.json"
+            raise ModelError(
+                f"{config_path}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
+            )
         texts += [b"[PAD%d]" % token for token in range(len(texts), size)]
-        types += [UNUSED] * (size - len(types))
+        types += [UNUSED] * (size - len(types))  # none for a larger vocabulary
     ids = {text: token for token, text in reversed(list(enumerate(texts)))}
     special = _special(settings, config, ids, len(texts))
     add_bos, add_eos = _add_bos_eos(data, settings)
@@ -91,18 +92,13 @@ def _kind(data: Json, model: Json, arch: str) -> str:
     if name == "Unigram":
         return "UGM"
     # llama.cpp treats Gemma 4 as BPE, though its byte tokens are those of SentencePiece.
-    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in _steps(data):
+    if (
+        model.get("byte_fallback") is True
+        and arch != "gemma4"
+        and "'ByteLevel'" not in str(data.get("pre_tokenizer"))
+    ):
         return "SPM"
     return "BPE"
-
-
-def _steps(data: Json) -> Iterator[Any]:
-    """Yield the types of the pre-tokenizer's steps."""
-    first = data.get("pre_tokenizer")
-    if isinstance(first, dict):
-        inner = first.get("pretokenizers")
-        steps = (first, *(inner if isinstance(inner, list) else ()))
-        yield from (step.get("type") for step in steps if isinstance(step, dict))
 
 
 def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:

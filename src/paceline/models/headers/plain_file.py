@@ -28,17 +28,12 @@ def open_regular_file(path: Path) -> BinaryIO:
 
 
 def require_gguf_path(path: Path) -> None:
-    """Raise UsageError unless `path` is a readable file; ModelError for a pipe or device."""
+    """Raise UsageError unless there is a file; ModelError for a pipe, a device or an unreadable file."""
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
     if not path.exists():
         raise UsageError(f"{path}: no such file{similar_files(path)}; give the path of a .gguf model")
-    if not path.is_file():
-        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    open_regular_file(path).close()
 
 
 def similar_files(path: Path) -> str:
@@ -88,6 +83,4 @@ def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
 
 
 def os_error_reason(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot be read ({error.strerror})"
-    return f"cannot be read ({error})"
+    return f"cannot be read ({getattr(error, 'strerror', None) or error})"

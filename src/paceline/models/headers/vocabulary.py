@@ -6,7 +6,7 @@ llama.cpp has defaults for absent values, by the type of the tokenizer (llama-vo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from paceline.models.headers.facts import TokenizerFacts
@@ -71,10 +71,7 @@ MAX_UNK_BYTES = 256  # of a token; llama.cpp's rendering of unknown characters i
 def end_tokens(texts: Sequence[bytes], special: Mapping[str, int]) -> frozenset[int]:
     """Return the ids of all end tokens. special: see TokenizerFacts."""
     wanted = _ENDS.union(*_FILL_IN.values())
-    found: dict[bytes, int] = {}
-    for token, text in enumerate(texts):
-        if text in wanted:
-            found[text] = token
+    found = {text: token for token, text in enumerate(texts) if text in wanted}
     ends = {token for text, token in found.items() if text in _ENDS}
     for role, spellings in _FILL_IN.items():
         if role not in special:
@@ -99,7 +96,6 @@ def make_vocab(tokenizer: TokenizerFacts) -> Vocab:
     bos, eos = (special_id(tokenizer, role) for role in ("bos", "eos"))
     roles = {tokenizer.special.get(role) for role in ("eot", "eom")} | {eos}
     ends = frozenset(id_ for id_ in tokenizer.ends | roles if id_ is not None and 0 <= id_ < n)
-    text = partial(_text, tokenizer)
     return Vocab(
         size=n,
         kind=tokenizer.kind,
@@ -107,8 +103,8 @@ def make_vocab(tokenizer: TokenizerFacts) -> Vocab:
         eos=ends,
         add_bos=_add_bos(tokenizer),
         add_eos=tokenizer.add_eos if tokenizer.add_eos is not None else tokenizer.kind == "UGM",
-        text=text,
-        piece=partial(_piece, tokenizer, ends, text),
+        text=partial(_text, tokenizer),
+        piece=partial(_piece, tokenizer, ends),
     )
 
 
@@ -134,14 +130,9 @@ def _text(tokenizer: TokenizerFacts, token: int) -> bytes:
     return tokenizer.texts[token] or b"[EMPTY_%d]" % token
 
 
-def _type(tokenizer: TokenizerFacts, token: int) -> int:
-    return tokenizer.types[token] if token < len(tokenizer.types) else NORMAL
-
-
-def _piece(
-    tokenizer: TokenizerFacts, ends: frozenset[int], text: Callable[[int], bytes], token: int
-) -> bytes:
-    stored, type_ = text(token), _type(tokenizer, token)
+def _piece(tokenizer: TokenizerFacts, ends: frozenset[int], token: int) -> bytes:
+    stored = _text(tokenizer, token)
+    type_ = tokenizer.types[token] if token < len(tokenizer.types) else NORMAL
     if stored in VISIBLE_CONTROL_TOKENS:
         return stored
     if token in ends or type_ in (UNKNOWN, CONTROL) or stored in INFILL_TOKENS:

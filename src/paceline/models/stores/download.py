@@ -1,101 +1,98 @@
-"""Find models in the Hugging Face cache, and download models into it.
+"""Download models from the Hugging Face hub (or HF_ENDPOINT) into its cache.
 
 `hf_hub_download` discards a partial file when it is interrupted (since 1.18, huggingface_hub#4196), so
 downloads of large files would never finish on slow lines. A partial file is therefore kept beside the cache's
 blobs, and becomes a blob once it has the hash that the hub states.
 
-File names are chosen here as well: huggingface_hub takes the names of blob and snapshot from the response
-headers unchecked, which lets a server write anywhere the user may.
+File names come from the listing alone and are validated: huggingface_hub takes the names of blob and snapshot
+from the response headers unchecked, which lets a server write anywhere the user may.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from paceline.models.stores.hub_api import (
-    RemoteFile,
-    endpoint,
-    headers,
-    listing,
-    reason,
-    translate_hub_errors,
-)
 from paceline.models.stores.hub_cache import (
     blob_of,
-    current_revision,
     env_flag,
+    find_cached,
     is_blob,
-    is_repository_file,
     link,
     repo_folder,
     stated_sha256,
 )
-from paceline.models.stores.reference import (
-    LocalFile,
-    Reference,
-    head_files,
-    matching_variants,
-    select_variant,
-    variants,
-)
+from paceline.models.stores.reference import LocalFile, Reference, head_files, select_variant
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
-from paceline.speculative.printable import format_bytes
+from paceline.speculative.printable import format_bytes, truncated
 from paceline.system.identity import compute_sha256
 from paceline.system.whole import atomic_write
 
-SHA256_CHARACTERS = 64
+HOST = "https://huggingface.co"
+LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
+HUB_TIMEOUT_SECONDS = 30.0
+MAX_SMALL_BYTES = 16 << 20  # of a file that git itself has
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 ProgressCallback = Callable[[str, int, int], None]  # file name, bytes present, total bytes
 
 
-def find_cached(reference: Reference) -> list[LocalFile]:
-    """Return the cached files of a model or a draft head: of the current revision, else of an older one.
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository. digest: the SHA-256 of a large file, git's hash of a small one; also the name
+    of its blob in the cache."""
 
-    Raises UsageError if no revision is complete.
-    """
-    partly = False
-    folder = repo_folder(reference.name)
-    for snapshot in _snapshots(folder):
-        files = [path for path in snapshot.rglob("*") if is_repository_file(folder, path)]
-        found = [path.relative_to(snapshot).as_posix() for path in files]
-        models = variants(found)
-        matching = matching_variants(models, reference.tag) if reference.tag else models
-        complete = [name for variant in matching if not variant.missing for name in variant.files]
-        partly |= bool(matching)
-        names = select_variant(complete, reference.tag, reference.name) if complete else ()
-        if names := names or (() if reference.tag else head_files(found)):
-            paths = [snapshot / name for name in names]
-            return [LocalFile(path, path.stat().st_size, stated_sha256(path)) for path in paths]
-    started = any((folder / "blobs").glob("*.incomplete"))
-    some = "not completely" if partly or started else "not"
-    raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
+    name: str
+    size: int
+    digest: str
 
 
-def folder_in_cache(reference: Reference) -> Path:
-    """Return the newest cached folder of a transformers model. Raises UsageError if there is none."""
-    for folder in _snapshots(repo_folder(reference.name)):
-        if (folder / "config.json").is_file():
-            return folder
-    raise UsageError(
-        f"hf:{reference.name}: is not in the hub's cache on this machine: hf download {reference.name}"
-    )
+def _endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or HOST).rstrip("/")
 
 
-def _snapshots(folder: Path) -> list[Path]:
-    """Return a repository's snapshot folders: the current revision first, then the newest."""
-    current = current_revision(folder)
+def host() -> str:
+    return _endpoint().partition("://")[2] or _endpoint()
+
+
+def _listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
+    """Return a repository's current revision, and its GGUF files or a draft head's by name."""
     try:
-        found = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        return []
-    return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
+        from huggingface_hub import HfApi  # parses HF_ENDPOINT
+
+        api = HfApi(_endpoint(), library_name="paceline")
+        info = api.model_info(name, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS)
+        commit = str(info.sha)
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError("no commit")
+        siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or ()}
+        ggufs = (sibling for name, sibling in siblings.items() if name.lower().endswith(".gguf"))
+        files = [_remote(gguf) for gguf in ggufs if gguf.lfs]  # small files without LFS are no models
+        files += [_remote(siblings[name]) for name in head_files(siblings)]
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        why = f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
+        raise PacelineError(why) from error
+    return commit, {file.name: file for file in files if file.size > 0}
+
+
+def _remote(value: Any) -> RemoteFile:
+    """Convert a RepoSibling with unvalidated contents. Raises ValueError, TypeError or KeyError."""
+    size, digest = value.size or 0, value.lfs["sha256"] if value.lfs else value.blob_id
+    if not (_SHA256 if value.lfs else _COMMIT).fullmatch(digest) or type(size) is not int:
+        raise ValueError("no such hash or size")
+    if not value.lfs and size > MAX_SMALL_BYTES:
+        raise ValueError("a large file without LFS")
+    return RemoteFile(str(value.rfilename), size, digest)
 
 
 def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False) -> list[LocalFile]:
@@ -107,8 +104,8 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
     if offline or env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         return find_cached(reference)
     name = reference.name
-    with translate_hub_errors(name):
-        commit, remotes = listing(name)
+    with _translate_hub_errors(name):
+        commit, remotes = _listing(name)
         head = () if reference.tag else head_files(remotes)
         selected = [remotes[file] for file in head or select_variant(remotes, reference.tag, name)]
         files = [_get(name, commit, remote, watch) for remote in selected]
@@ -137,7 +134,7 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
 
 def _digest(path: Path, remote: RemoteFile) -> str:
     """Return the hash of a file that the hub states of this one, too."""
-    if len(remote.digest) == SHA256_CHARACTERS:
+    if _SHA256.fullmatch(remote.digest):
         return compute_sha256(path)
     data = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
@@ -151,7 +148,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
 
     folder = repo_folder(name)
     lock = folder.parent / ".locks" / folder.name / f"{remote.digest}.lock"  # as huggingface_hub names it
-    url = hf_hub_url(name, remote.name, revision=commit, endpoint=endpoint())
+    url = hf_hub_url(name, remote.name, revision=commit, endpoint=_endpoint())
     part = blob.with_name(f"{blob.name}.paceline.incomplete")
     lock.parent.mkdir(parents=True, exist_ok=True)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -179,9 +176,8 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
             part.replace(blob)
             return received
     except Timeout as error:
-        raise PacelineError(
-            f"{remote.name}: is being downloaded by another process; wait for that"
-        ) from error
+        why = f"{remote.name}: is being downloaded by another process; wait for that"
+        raise PacelineError(why) from error
 
 
 class _DownloadFile:
@@ -210,7 +206,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils import build_hf_headers, tqdm
 
     with path.open("ab") as file:
         if file.tell() > remote.size:
@@ -223,7 +219,7 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 url,
                 cast("BinaryIO", growing),
                 resume_size=done,
-                headers=headers(),
+                headers=build_hf_headers(library_name="paceline"),
                 expected_size=remote.size,
                 displayed_filename=remote.name,
                 tqdm_class=partial(tqdm, disable=True),  # `watch` reports the progress
@@ -239,9 +235,50 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
             if isinstance(error, OSError) and error.errno is not None:  # a local failure, such as a full disk
                 raise
             raise PacelineError(
-                f"{remote.name}: the connection is lost ({reason(error)}) after "
+                f"{remote.name}: the connection is lost ({_reason(error)}) after "
                 f"{format_bytes(file.tell())} of {format_bytes(remote.size)}: "
                 "the same command goes on from there"
             ) from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name
     return growing.received
+
+
+@contextmanager
+def _translate_hub_errors(name: str) -> Iterator[None]:
+    """Turn errors of the hub, the connection and the disk into a UsageError or PacelineError."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        why = f"{name} is gated: accept its terms at {_endpoint()}/{name}, then {LOG_IN}"
+        raise PacelineError(why) from error
+    except errors.RepositoryNotFoundError as error:  # the hub does not distinguish private from missing
+        raise UsageError(f"{host()} has no {name}, or it is private: see to its name, or {LOG_IN}") from error
+    except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError) as error:
+        why = f"{name} was changed while it was downloaded, or {host()} is gone: try again"
+        raise PacelineError(why) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
+        why = f"{host()} answers with the error {status}; {later}"
+        if status in (401, 403):
+            why = f"{host()} does not let this token read it: {LOG_IN}"
+        raise PacelineError(f"{name}: {why}") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise PacelineError(
+            f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine already"
+        ) from error
+    except BrokenPipeError:  # the terminal of a progress bar
+        raise
+    except OSError as error:
+        raise PacelineError(
+            f"{name}: cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); make "
+            "room there, or name another folder with HF_HUB_CACHE"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why a connection failed; the text may quote the server, so it is truncated."""
+    return truncated(str(error), 200) or type(error).__name__

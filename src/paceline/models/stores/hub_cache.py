@@ -21,9 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.models.stores import reference
-from paceline.models.stores.places import HUB, hub_folder
-from paceline.models.stores.reference import Reference, matching_variants, parse, variants
-from paceline.models.stores.search import FolderSearch, ModelCandidate, walk
+from paceline.models.stores.reference import (
+    LocalFile,
+    Reference,
+    head_files,
+    is_name_of,
+    matching_variants,
+    select_variant,
+    variants,
+)
+from paceline.models.stores.search import HUB, FolderSearch, ModelCandidate, hub_folder, walk
 from paceline.speculative.errors import ModelError, UsageError
 
 MAX_LINKS = 10  # links in a row
@@ -92,22 +99,15 @@ def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
         raise ModelError(f"{pointer.parent}: leads out of the cache; delete it, and try again")
     made = pointer.with_name(f".{blob.name[:8]}.{os.getpid()}.paceline")
     made.unlink(missing_ok=True)
-    if not _symlink(made, os.path.relpath(blob, pointer.parent)):
+    with suppress(OSError):  # not permitted on Windows, or not supported by the disk
+        if not env_flag("HF_HUB_DISABLE_SYMLINKS"):
+            made.symlink_to(os.path.relpath(blob, pointer.parent))
+    if not made.is_symlink():
         if new:
             made = blob
         else:
             shutil.copyfile(blob, made)
     made.replace(pointer)
-
-
-def _symlink(link: Path, target: str) -> bool:
-    if env_flag("HF_HUB_DISABLE_SYMLINKS"):
-        return False
-    try:
-        link.symlink_to(target)
-    except OSError:  # not permitted on Windows, or not supported by the disk
-        return False
-    return True
 
 
 def stated_sha256(path: Path) -> str:
@@ -121,33 +121,74 @@ def stated_sha256(path: Path) -> str:
     return ""
 
 
+def find_cached(reference: Reference) -> list[LocalFile]:
+    """Return the cached files of a model or a draft head: of the current revision, else of an older one.
+
+    Raises UsageError if no revision is complete.
+    """
+    folder = repo_folder(reference.name)
+    started = any((folder / "blobs").glob("*.incomplete"))
+    for snapshot in _snapshots(folder):
+        found = _file_names(folder, snapshot)
+        models = variants(found)
+        matching = matching_variants(models, reference.tag) if reference.tag else models
+        complete = [name for variant in matching if not variant.missing for name in variant.files]
+        started |= bool(matching)
+        names = select_variant(complete, reference.tag, reference.name) if complete else ()
+        if names := names or (() if reference.tag else head_files(found)):
+            paths = [snapshot / name for name in names]
+            return [LocalFile(path, path.stat().st_size, stated_sha256(path)) for path in paths]
+    some = "not completely" if started else "not"
+    raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
+
+
+def folder_in_cache(reference: Reference) -> Path:
+    """Return the newest cached folder of a transformers model. Raises UsageError if there is none."""
+    for folder in _snapshots(repo_folder(reference.name)):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UsageError(
+        f"hf:{reference.name}: is not in the hub's cache on this machine: hf download {reference.name}"
+    )
+
+
+def _file_names(folder: Path, snapshot: Path) -> list[str]:
+    paths = (path for path in snapshot.rglob("*") if is_repository_file(folder, path))
+    return [path.relative_to(snapshot).as_posix() for path in paths]
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """Return a repository's snapshot folders: the current revision first, then the newest."""
+    current = current_revision(folder)
+    found = (folder / "snapshots").glob("*/")
+    return sorted(found, key=lambda path: (path.name == current, path.stat().st_mtime), reverse=True)
+
+
 def candidates(folder: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
     """Yield the models of one repository."""
     partial = search.folder(folder / "blobs", (".incomplete",))
-    if unfinished := sum(not entry.folder for entry in partial):
+    if unfinished := sum(not entry.is_dir() for entry in partial):
         search.add_note(folder, f"{unfinished} of its files are being downloaded, or were left half-way")
     main = current_revision(folder)
     for snapshot in search.folder(folder / "snapshots"):
-        if snapshot.folder:
+        if snapshot.is_dir():
             repository = folder.name.removeprefix(REPOSITORY).replace("--", "/")
-            names = _names(repository, folder, snapshot.path) if snapshot.path.name == main else {}
-            for path in walk(snapshot.path, search):
+            names = _names(repository, folder, Path(snapshot.path)) if snapshot.name == main else {}
+            for path in walk(Path(snapshot.path), search):
                 yield ModelCandidate(path, names.get(path, str(path)), HUB)
 
 
 def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
     """Return a reference for each GGUF model, by its first file: USER/REPO with quantisation or file name."""
     try:
-        paths = (path for path in snapshot.rglob("*") if is_repository_file(folder, path))
-        files = [path.relative_to(snapshot).as_posix() for path in paths]
+        models = variants(_file_names(folder, snapshot))
     except OSError:
         return {}
-    names, models = {}, variants(files)
+    names = {}
     for model in models:
         for tag in (model.files[0].rpartition("/")[2], model.label):  # the last unambiguous tag wins
             name = f"{repository}:{tag}"
-            with suppress(UsageError):
-                typeable = parse(name, lambda _: False) == Reference(reference.HUB, repository, tag)
-                if typeable and not model.missing and matching_variants(models, tag) == [model]:
-                    names[snapshot / model.files[0]] = name
+            typeable = is_name_of(name, Reference(reference.HUB, repository, tag))
+            if typeable and not model.missing and matching_variants(models, tag) == [model]:
+                names[snapshot / model.files[0]] = name
     return names

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,16 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.places import HUB, OLLAMA, store_folders
 from paceline.models.stores.reference import HEAD_CONFIG, head_files
-from paceline.models.stores.search import FolderSearch, ModelCandidate, file_id, walk
+from paceline.models.stores.search import (
+    HUB,
+    OLLAMA,
+    FolderSearch,
+    ModelCandidate,
+    file_id,
+    store_folders,
+    walk,
+)
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 from paceline.system.home import expand_user
@@ -29,6 +37,12 @@ FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
 HEAD_KEYS = frozenset(
     ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
 )
+# The facts of a model that `paceline pairs --json` prints, and their names there.
+PRINTED = (
+    *("format", "name", "arch", "family", "parameters", "quantisation", "size", "n_ctx", "n_layers"),
+    *("n_vocab", "experts", "experts_used", "memory", "sliding_window"),
+)
+PRINTED_NAMES = {"n_ctx": "context", "n_layers": "layers", "n_vocab": "vocabulary"}
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
 
@@ -45,27 +59,10 @@ class InstalledModel:
     also: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        facts = self.facts
-        return {
-            "model": self.reference,
-            "also": list(self.also),
-            "store": self.store,
-            "files": [str(path) for path in facts.files],
-            "format": facts.format,
-            "name": facts.name,
-            "arch": facts.arch,
-            "family": facts.family,
-            "parameters": facts.parameters,
-            "quantisation": facts.quantisation,
-            "size": facts.size,
-            "context": facts.n_ctx,
-            "layers": facts.n_layers,
-            "vocabulary": facts.n_vocab,
-            "experts": facts.experts,
-            "experts_used": facts.experts_used,
-            "memory": facts.memory,
-            "sliding_window": facts.sliding_window,
-        }
+        named = {"model": self.reference, "also": list(self.also), "store": self.store}
+        files = [str(path) for path in self.facts.files]
+        facts = {PRINTED_NAMES.get(name, name): getattr(self.facts, name) for name in PRINTED}
+        return named | {"files": files} | facts
 
 
 @dataclass(frozen=True)
@@ -141,8 +138,8 @@ def _candidates(store: str, root: Path, search: FolderSearch) -> Iterator[ModelC
         yield from ollama_store.candidates(root, search)
     elif store == HUB:
         for entry in search.folder(root):
-            if entry.folder and entry.path.name.startswith(hub_cache.REPOSITORY):
-                yield from hub_cache.candidates(entry.path, search)
+            if entry.is_dir() and entry.name.startswith(hub_cache.REPOSITORY):
+                yield from hub_cache.candidates(Path(entry.path), search)
     else:
         yield from (ModelCandidate(path, str(path), store) for path in walk(root, search))
 
@@ -176,15 +173,13 @@ def _no_model(facts: ModelFacts) -> str:
 def _facts_of(path: Path) -> ModelFacts:
     """Return the facts from the headers, or from the cache if no file has changed. Raises ModelError."""
 
-    def read_anew() -> ModelFacts:
-        return read_model_facts(path, tokens=False)
-
     def dump(facts: ModelFacts) -> dict[str, Any]:
         return asdict(facts) | {"files": [str(file) for file in facts.files]}
 
     def load(data: dict[str, Any]) -> ModelFacts:
         return ModelFacts(**data | {"files": tuple(map(Path, data["files"]))})
 
+    read_anew = partial(read_model_facts, path, tokens=False)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else split_part_paths(path)
         return cached("facts", files, read_anew, dump, load)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from paceline.models.headers.plain_file import exists
-from paceline.models.stores.places import OLLAMA, ollama_folders
 from paceline.models.stores.reference import OLLAMA as OLLAMA_REFERENCE
-from paceline.models.stores.reference import LocalFile, Reference, parse
-from paceline.models.stores.search import FolderSearch, ModelCandidate
+from paceline.models.stores.reference import LocalFile, Reference, is_name_of
+from paceline.models.stores.search import OLLAMA, FolderSearch, ModelCandidate, ollama_folders
 from paceline.speculative.errors import UsageError
 
 USUAL_HOSTS = ("registry.ollama.ai", "ollama.com")  # aliases
@@ -40,7 +40,7 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
     """Yield the models of the store."""
     known = set()
     for folder in MANIFESTS:
-        # The same order as in manifests_of.
+        # The same order as in find_ollama_model.
         paths = sorted(_manifests(root / folder, search), key=lambda path: path.parts[-4] != USUAL_HOSTS[0])
         for path in paths:
             parts = path.relative_to(root / folder).parts
@@ -49,13 +49,13 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
                 continue
             host, *model, tag = parts
             usual = USUAL_HOSTS[0] if host in USUAL_HOSTS else host
-            name = Reference(OLLAMA_REFERENCE, "/".join((usual, *model)), tag).ollama
-            if name in known:
+            reference = Reference(OLLAMA_REFERENCE, "/".join((usual, *model)), tag)
+            if reference in known:
                 continue
-            known.add(name)
-            if (file := weights(root, path, name, search)) is not None:
-                reference = f"ollama:{name}" if _typeable(name) else str(file.path)
-                yield ModelCandidate(file.path, reference, OLLAMA)
+            known.add(reference)
+            if (file := weights(root, path, reference.ollama, search)) is not None:
+                typeable = is_name_of(str(reference), reference)
+                yield ModelCandidate(file.path, str(reference if typeable else file.path), OLLAMA)
 
 
 def find_ollama_model(reference: Reference) -> LocalFile:
@@ -65,9 +65,11 @@ def find_ollama_model(reference: Reference) -> LocalFile:
     """
     search = FolderSearch()
     host, namespace, model = reference.name.split("/")
+    hosts = [host, *(other for other in USUAL_HOSTS if host in USUAL_HOSTS and other != host)]
     for store in ollama_folders(os.environ):
-        manifests = manifests_of(store, host, namespace, model, reference.tag)
-        first = next((path for path in manifests if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
+        folders = [store / manifests / name for manifests in MANIFESTS for name in hosts]
+        paths = [folder / namespace / model / reference.tag for folder in folders]
+        first = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
         if first and (file := weights(store, first, reference.ollama, search)) is not None:
             return file
     if search.notes:
@@ -77,28 +79,12 @@ def find_ollama_model(reference: Reference) -> LocalFile:
     )
 
 
-def manifests_of(root: Path, host: str, namespace: str, model: str, tag: str) -> list[Path]:
-    """Return the possible paths of a name's manifest, in Ollama's order."""
-    hosts = [host, *(other for other in USUAL_HOSTS if host in USUAL_HOSTS and other != host)]
-    return [root / folder / host / namespace / model / tag for folder in MANIFESTS for host in hosts]
-
-
-def _typeable(name: str) -> bool:
-    """Return whether the command line understands this name."""
-    try:
-        return parse(f"ollama:{name}", lambda _path: False).ollama == name
-    except UsageError:
-        return False
-
-
 def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> Iterator[Path]:
     # A fixed depth, as in Ollama, bounds circular links.
     for entry in search.folder(folder):
-        if not entry.path.name.startswith(".") and entry.folder == (depth > 1):
-            if depth > 1:
-                yield from _manifests(entry.path, search, depth - 1)
-            else:
-                yield entry.path
+        if not entry.name.startswith(".") and entry.is_dir() == (depth > 1):
+            path = Path(entry.path)
+            yield from _manifests(path, search, depth - 1) if depth > 1 else [path]
 
 
 def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFile | None:
@@ -116,28 +102,23 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
         return None
     try:
         layers = _layers(root, manifest, search)
-        models = layers.get("model", [])
-        if "adapter" in layers:
-            search.add_note(reference, "has an adapter, which would be left out: merge it into the weights")
-            return None
-        if len(models) != 1:
-            search.add_note(
-                reference, f"has {len(models)} GGUF files on this machine; only Ollama can run it"
-            )
-            return None
-        digest, size = models[0]
     except (ValueError, TypeError, KeyError, AttributeError):
         search.add_note(path, "is damaged; pull it again with Ollama")
         return None
-    blob = root / "blobs" / f"sha256-{digest}"
-    try:
-        complete = blob.stat().st_size == size
-    except OSError:
-        complete = False
-    if not complete:
-        search.add_note(reference, f"its file is not complete; ollama pull {name}")
-        return None
-    return LocalFile(blob, size, digest, note=NO_IMAGES if "projector" in layers else "")
+    models = layers.get("model", [])
+    if "adapter" in layers:
+        why = "has an adapter, which would be left out: merge it into the weights"
+    elif len(models) != 1:
+        why = f"has {len(models)} GGUF files on this machine; only Ollama can run it"
+    else:
+        digest, size = models[0]
+        blob = root / "blobs" / f"sha256-{digest}"
+        with suppress(OSError):
+            if blob.stat().st_size == size:
+                return LocalFile(blob, size, digest, note=NO_IMAGES if "projector" in layers else "")
+        why = f"its file is not complete; ollama pull {name}"
+    search.add_note(reference, why)
+    return None
 
 
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:

@@ -136,6 +136,14 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
     return reference
 
 
+def is_name_of(text: str, reference: Reference) -> bool:
+    """Return whether `text` is parsed as this reference if no file has that name."""
+    try:
+        return parse(text, lambda _path: False) == reference
+    except UsageError:
+        return False
+
+
 def _looks_like_path(text: str) -> bool:
     # A Windows drive is not a URL scheme, on any system.
     if text[0] in "/.~" or re.match(r"[A-Za-z]:[\\/]", text):

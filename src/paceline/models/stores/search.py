@@ -1,4 +1,4 @@
-"""A search for models in folders that other programs, and perhaps other people, have written.
+"""The model folders of other programs, and a search through folders that other people may have written.
 
 Broken or circular links, unreadable folders, vanished files and misnamed files each become a note, and the
 search continues.
@@ -10,17 +10,21 @@ import contextlib
 import os
 import re
 import stat
+import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.plain_file import read_json
+from paceline.models.headers.plain_file import is_encodable_path, read_json
 from paceline.models.stores.reference import AUXILIARY_FILES
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
+from paceline.system.home import expand_user
 
+OLLAMA, HUB, LM_STUDIO, LLAMA_CPP = "Ollama", "Hugging Face", "LM Studio", "llama.cpp"
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the system service on Linux
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 UNFINISHED = (".downloadinprogress", ".gguf.part", ".incomplete")
 ENDINGS = (".gguf", ".safetensors", "config.json", *UNFINISHED)
@@ -38,16 +42,6 @@ class ModelCandidate:
     store: str
 
 
-@dataclass(frozen=True)
-class FolderEntry:
-    """A folder entry, links followed. folder: True for a folder. link: True for a link. id: see file_id."""
-
-    path: Path
-    folder: bool
-    link: bool
-    id: tuple[int, int]
-
-
 class FolderSearch:
     """A search through folders. notes: a printable line for each skipped item."""
 
@@ -57,7 +51,7 @@ class FolderSearch:
     def add_note(self, what: object, why: str) -> None:
         self.notes.append(printable(f"{what}: {why}"))
 
-    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[FolderEntry]:
+    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[os.DirEntry[str]]:
         """Return the folders of a folder and its regular files with these endings, by name.
 
         A missing folder is empty. Other files, perhaps millions, are not even looked at.
@@ -68,27 +62,24 @@ class FolderSearch:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False) and not entry.name.lower().endswith(endings):
                         continue
-                    if (one := self._entry(Path(entry.path), entry.is_symlink())) is not None:
-                        found.append(one)
+                    if self._is_usable(entry):
+                        found.append(entry)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             self.add_note(path, f"cannot be looked into ({error.strerror})")
-        return sorted(found, key=lambda one: one.path.name)
+        return sorted(found, key=lambda entry: entry.name)
 
-    def _entry(self, path: Path, link: bool) -> FolderEntry | None:
+    def _is_usable(self, entry: os.DirEntry[str]) -> bool:
         try:
-            value = path.stat()
+            mode = entry.stat().st_mode
         except OSError as error:
-            if path.suffix.lower() == ".gguf":
+            if entry.name.lower().endswith(".gguf"):
                 missing = isinstance(error, FileNotFoundError)
-                self.add_note(
-                    path, "its file is missing" if missing else f"cannot be read ({error.strerror})"
-                )
-            return None
-        if not stat.S_ISDIR(value.st_mode) and not stat.S_ISREG(value.st_mode):
-            return None
-        return FolderEntry(path, stat.S_ISDIR(value.st_mode), link, file_id(value))
+                why = "its file is missing" if missing else f"cannot be read ({error.strerror})"
+                self.add_note(entry.path, why)
+            return False
+        return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
     def json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a small JSON file; None, and a note, for anything else."""
@@ -110,45 +101,90 @@ def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
     Linked folders come last, each once; hidden folders are skipped.
     """
     seen: set[tuple[int, int]] = set()
-    with contextlib.suppress(OSError):
-        seen.add(file_id(root.stat()))
-    folders, links = [root], deque[FolderEntry]()
-    while folders or links:
-        if not folders:
-            link = links.popleft()
-            if link.id in seen:
-                continue
-            seen.add(link.id)
-            folders.append(link.path)
+    folders = deque([root])
+    while folders:
         folder = folders.pop()
+        with contextlib.suppress(OSError):  # search.folder makes a note of it
+            id_ = file_id(folder.stat())
+            if id_ in seen:  # links and mounts show a folder twice
+                continue
+            seen.add(id_)
         entries = search.folder(folder, ENDINGS)
-        below = [entry for entry in entries if entry.folder]
-        yield from models(folder, [entry for entry in entries if not entry.folder], search)
-        inside = [entry for entry in below if not entry.path.name.startswith((".", *OTHERS))]
-        links.extend(entry for entry in inside if entry.link)
-        # Mounts can show a folder twice.
-        new = [entry for entry in inside if not entry.link and entry.id not in seen]
-        seen.update(entry.id for entry in new)
-        folders += [entry.path for entry in reversed(new)]
+        yield from models(folder, [entry.name for entry in entries if not entry.is_dir()], search)
+        below = [e for e in entries if e.is_dir() and not e.name.startswith((".", *OTHERS))]
+        folders.extendleft(Path(entry.path) for entry in below if entry.is_symlink())
+        folders.extend(Path(entry.path) for entry in reversed(below) if not entry.is_symlink())
 
 
-def models(folder: Path, files: Sequence[FolderEntry], search: FolderSearch) -> Iterator[Path]:
+def models(folder: Path, files: Sequence[str], search: FolderSearch) -> Iterator[Path]:
     """Yield the models among the files of one folder."""
-    names = {entry.path.name.lower() for entry in files}
+    names = {file.lower() for file in files}
     if "adapter_config.json" in names:
         search.add_note(folder, "is an adapter, no model")
     elif "config.json" in names and any(name.endswith(".safetensors") for name in names):
         yield folder
-    for entry in files:
-        name = entry.path.name.lower()
+    for path in (folder / file for file in files):
+        name = path.name.lower()
         part = PART.fullmatch(name)
         if name.endswith(UNFINISHED):
-            search.add_note(entry.path, "is being downloaded, or was left half-way")
+            search.add_note(path, "is being downloaded, or was left half-way")
         elif not name.endswith(".gguf"):
             continue
         elif of := next((what for word, what in AUXILIARY_FILES.items() if word in name), None):
-            search.add_note(entry.path, f"is {of}, no model")
+            search.add_note(path, f"is {of}, no model")
         elif part is None or int(part[2]) == 1:
-            yield entry.path
+            yield path
         elif f"{part[1]}-00001-of-{part[3]}.gguf" not in names:
-            search.add_note(entry.path, "is a part of a model whose first part is missing")
+            search.add_note(path, "is a part of a model whose first part is missing")
+
+
+def store_folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """Return the model folders of other programs, each with the program's name. They need not exist."""
+    home = home_of(environ)
+
+    def first(*given: tuple[str, str]) -> Path | None:
+        return next((expand_user(environ[name]) / below for name, below in given if environ.get(name)), None)
+
+    llama = first(("LLAMA_CACHE", ""), ("XDG_CACHE_HOME", "llama.cpp"))
+    if llama is None and sys.platform == "darwin":
+        llama = home / "Library" / "Caches" / "llama.cpp"
+    if llama is None and sys.platform == "win32":
+        llama = first(("LOCALAPPDATA", "llama.cpp"))
+    found = [
+        *((OLLAMA, folder) for folder in ollama_folders(environ)),
+        (HUB, hub_folder(environ)),
+        *((LM_STUDIO, folder) for folder in lm_studio(home)),
+        (LLAMA_CPP, llama or home / ".cache" / "llama.cpp"),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+
+
+def ollama_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Return OLLAMA_MODELS, or the folders of the user and of the system service."""
+    if given := environ.get("OLLAMA_MODELS"):
+        return [expand_user(given)]
+    return [home_of(environ) / ".ollama" / "models", OLLAMA_SERVICE]
+
+
+def hub_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the Hugging Face cache, by the rules of huggingface_hub."""
+    if given := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
+        return expand_user(os.path.expandvars(given))
+    base = environ.get("XDG_CACHE_HOME") or home_of(environ) / ".cache"
+    home = environ.get("HF_HOME") or str(Path(base) / "huggingface")
+    return expand_user(os.path.expandvars(home)) / "hub"
+
+
+def lm_studio(home: Path) -> list[Path]:
+    """Return the folders of LM Studio's present and older versions, and those that its settings name."""
+    folders = []
+    for base in (home / ".lmstudio", home / ".cache" / "lm-studio"):
+        configured = (FolderSearch().json(base / "settings.json") or {}).get("downloadsFolder")
+        if isinstance(configured, str) and is_encodable_path(configured) and Path(configured).is_absolute():
+            folders.append(Path(configured))
+        folders.append(base / "models")
+    return folders
