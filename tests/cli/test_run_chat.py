@@ -29,7 +29,7 @@ def test_a_template_is_used_by_default_and_verbose_tells(capsys: Capture, model:
     assert default.json["tokens"] == asked.json["tokens"]
     assert (default.json["n_prompt"], plain.json["n_prompt"]) == (len("[user]hi[assistant]"), len("hi"))
     assert run(capsys, model, "hi", *FEW, "--json", PACELINE_CHAT="0").err == ""
-    assert run(capsys, model, "hi", *FEW).err.startswith("cut after 4 tokens (-n N for more)\n")
+    assert run(capsys, model, "hi", *FEW).err.endswith("; cut after 4 tokens (-n N for more)\n")
 
 
 def test_system_prompt_and_messages_precede_the_prompt(capsys: Capture, model: Path, tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ class Completion:
         if self._as_json:
             self._print_json(run)
         else:
-            if self._chat and run["stop_reason"] == "length":
-                print_note(f"cut after {count(run['n_tokens'], 'token')} (-n N for more)")
-            print_note(summary(run))
+            is_cut = self._chat and run["stop_reason"] == "length"
+            cut = f"; cut after {count(run['n_tokens'], 'token')} (-n N for more)" if is_cut else ""
+            print_note(f"{summary(run)}{cut}")
         self._end(run, sys.stderr)
         return INTERRUPTED if self._interrupts.pressed else 0
 
