@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli import output
-from paceline.cli.output import print_detail, print_note, remember_name
+from paceline.cli.output import print_detail, remember_name
 from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ def _resolved(text: str) -> Path:
         what, value = hash_of(first)
         parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
         print_detail(f"{text} is {first.path} ({what} {value[:16]}{parts})")
-    if first.note:
-        print_note(f"{text}: {first.note}")
     return first.path
 
 

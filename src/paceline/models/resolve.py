@@ -10,7 +10,7 @@ from paceline.models.names import HF, is_toy, is_transformers, is_view
 from paceline.models.stores.reference import HEAD_CONFIG, HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.validation import did_you_mean
-from paceline.system.home import expand_user
+from paceline.system.home import expand_user, to_stderr
 from paceline.system.identity import sha256_of
 
 
@@ -57,7 +57,10 @@ def local_files(text: str, reference: Reference) -> list[LocalFile]:
 
     try:
         if reference.kind == OLLAMA:
-            return [find_ollama_model(reference)]
+            model = find_ollama_model(reference)
+            if model.note:
+                to_stderr(f"{text}: {model.note}")
+            return [model]
         if reference.kind == ZOO:
             return [_zoo_file(reference.name)]
         if reference.kind == HUB:
