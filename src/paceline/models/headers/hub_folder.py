@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.facts import (
-    HYBRID,
-    HYBRID_ARCHS,
-    RECURRENT,
-    RECURRENT_ARCHS,
-    ModelFacts,
-    cache_kind,
-)
+from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
 from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_text
@@ -119,10 +112,9 @@ def arch_of(model_type: str) -> str:
     """Return llama.cpp's name of an architecture; the same name if llama.cpp has none."""
     from gguf.constants import MODEL_ARCH_NAMES
 
-    known = {*MODEL_ARCH_NAMES.values(), *RECURRENT_ARCHS, *HYBRID_ARCHS}
     word = model_type.removesuffix("_text")
     for name in (_ARCHS.get(word, word), word.replace("_", ""), word.replace("_", "-")):
-        if name in known:
+        if name in MODEL_ARCH_NAMES.values() or cache_kind(name) != ATTENTION:
             return name
     return word
 
