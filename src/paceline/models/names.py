@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-TOY, HF = "toy:", "hf:"
-VIEW_PREFIX = "view:"
+TOY, HF, VIEW_PREFIX = "toy:", "hf:", "view:"
 
 
 def is_toy(reference: str | os.PathLike[str]) -> bool:

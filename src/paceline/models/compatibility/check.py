@@ -184,9 +184,8 @@ def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[Com
     if ours.facts.format == theirs.facts.format == "gguf":  # required by both commands
         target, draft = (shlex.quote(str(side.facts.path)) for side in (ours, theirs))
         translate = f"draft with it as it is: paceline run -m {target} -md {draft} --cross-vocab auto"
-        better += (
-            f"; or give this one the target's: paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
-        )
+        transplant = f"paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
+        better += f"; or give this one the target's: {transplant}"
     share = f"{n / total:.1%} of the target's translate one to one"
     yield CompatibilityReason("tokens in common", *common, NOTE, share, translate)
     x, y = (side.facts.family or None for side in (ours, theirs))

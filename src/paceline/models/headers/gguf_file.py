@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ VERSION = 3
 UINT32, INT32, FLOAT32 = 4, 5, 6  # types of metadata
 COPY_BYTES = 1 << 24
 WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")  # the types that can be written
-ROLE = ("tokenizer.ggml.", "_token_id")
+ROLE = re.compile(r"tokenizer\.ggml\.(.*)_token_id", re.DOTALL)
 
 
 class GGUFFile:
@@ -52,12 +53,7 @@ class GGUFFile:
 
     def special_tokens(self, size: int) -> dict[str, int]:
         """Return the ids of the tokens with a role: bos, eos, eot, padding, fim_pre, ..."""
-        start, end = ROLE
-        found = {
-            key.removeprefix(start).removesuffix(end): value
-            for key, value in self.values.items()
-            if key.startswith(start) and key.endswith(end)
-        }
+        found = {match[1]: value for key, value in self.values.items() if (match := ROLE.fullmatch(key))}
         return {role: id_ for role, id_ in found.items() if isinstance(id_, int) and 0 <= id_ < size}
 
     def weights(self, tensor: TensorInfo) -> np.ndarray[Any, Any]:

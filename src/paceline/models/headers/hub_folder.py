@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.models.headers.facts import (
-    HYBRID,
-    HYBRID_ARCHS,
-    RECURRENT,
-    RECURRENT_ARCHS,
-    ModelFacts,
-    cache_kind,
-)
+from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
 from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_text
@@ -61,7 +54,9 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
     sliding = config.get("use_sliding_window") is not False
-    names = [*_folder_names(folder), _word(whole, "_name_or_path")]
+    names = [folder.absolute().name, _word(whole, "_name_or_path")]
+    if folder.parent.name == "snapshots":  # of the hub's cache, where a revision's hash is the folder's name
+        names.insert(0, folder.parent.parent.name.rpartition("--")[2])
     return ModelFacts(
         files=(folder, *(folder / name for name in _FILES if exists(folder / name)), *weights),
         format="hf",
@@ -117,10 +112,9 @@ def arch_of(model_type: str) -> str:
     """Return llama.cpp's name of an architecture; the same name if llama.cpp has none."""
     from gguf.constants import MODEL_ARCH_NAMES
 
-    known = {*MODEL_ARCH_NAMES.values(), *RECURRENT_ARCHS, *HYBRID_ARCHS}
     word = model_type.removesuffix("_text")
     for name in (_ARCHS.get(word, word), word.replace("_", ""), word.replace("_", "-")):
-        if name in known:
+        if name in MODEL_ARCH_NAMES.values() or cache_kind(name) != ATTENTION:
             return name
     return word
 
@@ -176,10 +170,3 @@ def _template(folder: Path) -> str | None:
         by_name = {str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)}
         template = by_name.get("default", next(iter(by_name.values()), None))
     return template if isinstance(template, str) and template else None
-
-
-def _folder_names(folder: Path) -> Iterable[str]:
-    """Yield the repository's name in the hub's cache, and the folder's name."""
-    if folder.parent.name == "snapshots":
-        yield folder.parent.parent.name.rpartition("--")[2]
-    yield folder.absolute().name

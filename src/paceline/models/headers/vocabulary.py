@@ -7,6 +7,7 @@ llama.cpp has defaults for absent values, by the type of the tokenizer (llama-vo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from paceline.models.headers.facts import TokenizerFacts
@@ -140,7 +141,8 @@ def _piece(tokenizer: TokenizerFacts, ends: frozenset[int], token: int) -> bytes
     if type_ == USER_DEFINED:
         return stored
     if type_ == BYTE:
-        return _byte(stored)
+        with suppress(ValueError):  # of a token that is not like <0x0A>
+            return bytes([int(stored[3:5], 16)])
     if type_ != NORMAL:
         return b""
     if tokenizer.kind == "BPE" and tokenizer.pre not in SPACED_BPE:
@@ -162,11 +164,3 @@ def _bpe(stored: bytes) -> bytes:
             else b"[UNK_BYTE_0x%s%s]" % (c.encode().hex().encode(), stored)
             for c in text
         )
-
-
-def _byte(stored: bytes) -> bytes:
-    """Return the byte of a token such as <0x0A>."""
-    try:
-        return bytes([int(stored[3:5], 16)])
-    except ValueError:
-        return b""

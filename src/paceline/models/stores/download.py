@@ -21,15 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from paceline.models.stores.hub_cache import (
-    blob_of,
-    env_flag,
-    find_cached,
-    is_blob,
-    link,
-    repo_folder,
-    stated_sha256,
-)
+from paceline.models.stores import hub_cache
 from paceline.models.stores.reference import LocalFile, Reference, head_files, select_variant
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_bytes, truncated
@@ -101,8 +93,8 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
     watch: called after every chunk; its exceptions end the download.
     Raises UsageError, ModelError or PacelineError.
     """
-    if offline or env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        return find_cached(reference)
+    if offline or hub_cache.env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        return hub_cache.find_cached(reference)
     name = reference.name
     with _translate_hub_errors(name):
         commit, remotes = _listing(name)
@@ -110,7 +102,7 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
         selected = [remotes[file] for file in head or select_variant(remotes, reference.tag, name)]
         files = [_get(name, commit, remote, watch) for remote in selected]
         # Offline programs look up the current revision here.
-        ref = repo_folder(name) / "refs" / "main"
+        ref = hub_cache.repo_folder(name) / "refs" / "main"
         ref.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(ref) as part:
             part.write_text(commit)
@@ -118,18 +110,20 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
 
 
 def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) -> LocalFile:
-    folder = repo_folder(name)
+    folder = hub_cache.repo_folder(name)
     pointer, blob = folder / "snapshots" / commit / remote.name, folder / "blobs" / remote.digest
-    blob_complete = is_blob(folder, blob, remote.size)
+    blob_complete = hub_cache.is_blob(folder, blob, remote.size)
     if pointer.is_symlink():
-        present = blob_complete and blob_of(folder, pointer) == blob
+        present = blob_complete and hub_cache.blob_of(folder, pointer) == blob
     else:
         present = pointer.is_file() and pointer.stat().st_size == remote.size
     if present:
-        return LocalFile(pointer, remote.size, stated_sha256(pointer))
+        return LocalFile(pointer, remote.size, hub_cache.stated_sha256(pointer))
     received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
-    link(folder, pointer, blob, new=received > 0)
-    return LocalFile(pointer, remote.size, stated_sha256(blob), received, hash_verified=received > 0)
+    hub_cache.link(folder, pointer, blob, new=received > 0)
+    return LocalFile(
+        pointer, remote.size, hub_cache.stated_sha256(blob), received, hash_verified=received > 0
+    )
 
 
 def _digest(path: Path, remote: RemoteFile) -> str:
@@ -146,7 +140,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
 
-    folder = repo_folder(name)
+    folder = hub_cache.repo_folder(name)
     lock = folder.parent / ".locks" / folder.name / f"{remote.digest}.lock"  # as huggingface_hub names it
     url = hf_hub_url(name, remote.name, revision=commit, endpoint=_endpoint())
     part = blob.with_name(f"{blob.name}.paceline.incomplete")
@@ -154,7 +148,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         with WeakFileLock(lock, timeout=BUSY):
-            if is_blob(folder, blob, remote.size):
+            if hub_cache.is_blob(folder, blob, remote.size):
                 return 0  # another process has finished it meanwhile
             have = part.stat().st_size if part.exists() else 0
             free = shutil.disk_usage(part.parent).free
