@@ -141,6 +141,15 @@ def test_a_folder_with_other_weights_than_its_configuration_is_refused(
         open_engine(folder, n_ctx=64, device=DEVICE)
 
 
+@pytest.mark.parametrize(
+    "name", ["v_head.summary.weight", "model.layers.0.attn.masked_bias", "mtp.fc.weight"]
+)
+def test_weights_that_no_language_model_computes_with_are_left_out(name: str, tmp_path: Path) -> None:
+    folder = folder_of("llama", tmp_path)
+    rewrite(folder, lambda it: it.update({name: it[NORM] + 1}))
+    open_engine(folder, n_ctx=64, device=DEVICE).close()
+
+
 INDEX = "model.safetensors.index.json"
 
 

@@ -39,7 +39,7 @@ def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> No
         at_prompt(terminal, "/stats" + ENTER)
         assert "turns: 1, " in terminal.expect("tokens of context")
         at_prompt(terminal, f"/save {file}{ENTER}")
-        terminal.expect("3 messages written")
+        terminal.expect(r"3 messages\s+written")
         at_prompt(terminal, CTRL_D)
         assert terminal.ended() == 0
     system, user, assistant = json.loads(file.read_text())
@@ -61,7 +61,7 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
         terminal.write(f"ax\x7fb{ENTER}")  # a key deletes
         terminal.expect(r"cut after 4 tokens")
         at_prompt(terminal, f"/save {file}{ENTER}")
-        terminal.expect("4 messages written")
+        terminal.expect(r"4 messages\s+written")
         at_prompt(terminal, "/clear" + ENTER)
         terminal.expect("history cleared")
         terminal.expect(READY)

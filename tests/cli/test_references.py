@@ -59,6 +59,8 @@ def test_a_typed_name_stands_in_for_its_path_in_notes_and_records(capsys: Captur
     resolved("user/repo")
     output.print_note(f"{cached}: cannot be loaded")
     assert capsys.readouterr().err == "user/repo: cannot be loaded\n"
+    output.print_note(f"{cached}-b and /x{cached} are others")
+    assert capsys.readouterr().err == f"{cached}-b and /x{cached} are others\n"
     record = {"draft": None, "rows": [("file", f"run -m {cached}")]}
     assert output.with_typed_names(record) == {"draft": None, "rows": [["file", "run -m user/repo"]]}
 

@@ -21,6 +21,7 @@ from head_layouts import (
 )
 from paceline.heads.files import head_config, read_head
 from paceline.heads.target import HeadTarget
+from paceline.speculative.errors import ModelError
 from paceline.speculative.tree import chain
 
 LAYERS, TOLERANCE = REFERENCE_LAYERS, 1e-4
@@ -132,3 +133,11 @@ def test_a_llama_of_one_layer_is_told_from_eagle_by_its_tokenizer(tmp_path: Path
     assert found.kind == "eagle"
     (folder / "tokenizer.json").write_text("{}")
     assert head_config(folder) is None
+    scaled = json.loads((folder / "config.json").read_text()) | {
+        "rope_scaling": {"type": "yarn", "factor": 4.0}
+    }
+    (folder / "config.json").write_text(json.dumps(scaled))
+    assert head_config(folder) is None  # a model's backend may know what heads do not
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="yarn"):
+        head_config(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.locks import FairLock, run_lock
+from paceline.system.locks import HOLDER, FairLock, run_lock
 
 HOLD = """
 import sys
@@ -38,6 +39,17 @@ def test_a_fair_lock_is_given_in_the_order_of_asking() -> None:
         time.sleep(0.05)
     assert len(taken) == 120
     assert sum(a != b for a, b in pairwise(taken)) >= 100
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda holder: holder.write_bytes(b"\xff"), Path.touch])
+def test_a_folder_in_use_is_refused_whoever_holds_it(
+    damage: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with run_lock(tmp_path):
+        (tmp_path / HOLDER).write_text("")
+        damage(tmp_path / HOLDER)
+        with pytest.raises(UsageError, match="another process"), run_lock(tmp_path):
+            pass
 
 
 def test_a_folder_in_use_names_its_process_until_that_is_killed(tmp_path: Path) -> None:

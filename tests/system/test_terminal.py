@@ -41,6 +41,10 @@ def test_streamed_words_are_never_broken_and_no_line_is_too_long(words: list[str
     assert all(len(line.rstrip()) < WIDTH for line in lines)
 
 
+def test_a_tab_counts_as_the_cells_that_it_takes() -> None:
+    assert WordWrap(WIDTH).feed("name\tvalue\tlonger") == "name\tvalue\tlon\x1b[3D\x1b[K\nlonger"
+
+
 def test_code_keeps_its_lines() -> None:
     text = "```\nif some and other and third and fourth:\n    pass\n```\n"
     assert WordWrap(WIDTH).feed(text) == text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -12,6 +13,7 @@ from typing import IO, Any
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
 
+OFF = ("", "0", "f", "false", "n", "no", "off")  # values of a flag in the environment
 verbose = False  # --verbose
 _typed_names: dict[str, str] = {}  # by the path that a name stands for
 
@@ -22,7 +24,7 @@ def take_verbose(args: Sequence[str]) -> list[str]:
     _typed_names.clear()
     end = args.index("--") if "--" in args else len(args)
     rest = [arg for arg in args[:end] if arg != "--verbose"]
-    verbose = len(rest) < end or bool(os.environ.get("PACELINE_VERBOSE"))
+    verbose = len(rest) < end or os.environ.get("PACELINE_VERBOSE", "").lower() not in OFF
     return [*rest, *args[end:]]
 
 
@@ -34,8 +36,9 @@ def remember_name(path: str, name: str) -> None:
 def with_typed_names(value: Any) -> Any:
     """Return a text, or a record with texts, with the typed names in place of the paths."""
     if isinstance(value, str):
-        for path, name in _typed_names.items():
-            value = value.replace(path, name)
+        for path in sorted(_typed_names, key=len, reverse=True):
+            whole = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w-]|\.\w)")  # not within a longer name
+            value = _typed_names[path].join(whole.split(value))
         return value
     if isinstance(value, dict):
         return {key: with_typed_names(item) for key, item in value.items()}

@@ -31,7 +31,7 @@ def file_option(given: Path | None) -> Path | None:
 def resolved(text: str) -> Path:
     """Return the first file of a model. Raises UsageError if it is not here."""
     path = _resolved(text)
-    if path != Path(text):  # which drops a leading ./
+    if path.is_absolute() and path != Path(text):
         remember_name(str(path), text)
     return path
 

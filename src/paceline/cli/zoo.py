@@ -85,6 +85,9 @@ def parse_count(text: str) -> int:
     written = text.strip().upper()
     unit = written[-1:] if written[-1:] in UNITS else ""
     try:
-        return int(read_number(float, written.removesuffix(unit)) * UNITS[unit])
+        count = int(read_number(float, written.removesuffix(unit)) * UNITS[unit])
+        if count < 1:
+            raise ValueError("no parameters")
+        return count
     except ValueError:
         raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B") from None

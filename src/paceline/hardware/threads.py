@@ -12,6 +12,7 @@ from paceline.hardware.containers import Limits
 from paceline.hardware.cores import PERFORMANCE, Cores
 from paceline.hardware.files import SystemFiles, format_cpu_list
 from paceline.speculative.errors import UsageError
+from paceline.speculative.validation import read_number
 
 VARIABLE = "PACELINE_THREADS"  # the default, as for every option
 
@@ -77,7 +78,7 @@ def choose_threads(request: int | None) -> int:
     if request is None and not given:
         return min(physical_cores(), advised().threads)
     try:
-        threads = int(given) if request is None else request
+        threads = read_number(int, given) if request is None else request
     except ValueError:
         raise UsageError(f"{VARIABLE}={given}: must be a whole number") from None
     if not 1 <= threads <= logical_cores():

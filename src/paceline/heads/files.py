@@ -33,6 +33,8 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 # Medusa's authors have a name of their own.
 WEIGHT_FILES = (WEIGHTS, "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 CARD = "card.json"
+# Entries that no configuration of a whole model has.
+HEAD_KEYS = {KIND_KEY, SPECULATORS_KEY, "dflash_config", "medusa_num_heads", "draft_vocab_size"}
 # Rows of the target's embedding, by which it is recognised; other programs would refuse unknown weights.
 SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
 MAX_CONFIG_BYTES = 1 << 20
@@ -71,8 +73,14 @@ def head_config(path: Path) -> HeadConfig | None:
         raise ModelError(f"{path}: {CONFIG} is damaged ({error}): fetch or train it again") from error
     if not isinstance(data, dict):
         return None
-    with prefix_errors(path):
-        config = read_config(data)
+    is_model = any(path.glob("tokenizer*")) and HEAD_KEYS.isdisjoint(data)
+    try:
+        with prefix_errors(path):
+            config = read_config(data)
+    except ModelError:
+        if is_model:  # whose config.json resembles a head's
+            return None
+        raise
     # A Llama of one layer has the same config.json as an EAGLE head, which comes without a tokenizer.
     may_be_llama = config is not None and config.kind == "eagle" and KIND_KEY not in data
     if may_be_llama and any(path.glob("tokenizer*")):

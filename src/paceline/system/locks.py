@@ -6,10 +6,11 @@ import os
 import platform
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from paceline.speculative.errors import PacelineError, UsageError
+from paceline.system.whole import atomic_write
 
 HOLDER = ".lock"  # the file that names the process of a run_lock
 
@@ -48,9 +49,12 @@ def run_lock(folder: Path) -> Iterator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder_lock(folder, wait=False))
-            holder.write_text(f"process {os.getpid()} on {platform.node()}", "utf-8")
+            with atomic_write(holder) as part:
+                part.write_text(f"process {os.getpid()} on {platform.node()}", "utf-8")
         except BlockingIOError as error:
-            process = holder.read_text("utf-8") if holder.exists() else "another process"
+            process = "another process"  # which may be ending, or another user's
+            with suppress(OSError, ValueError):
+                process = holder.read_text("utf-8") or process
             raise UsageError(
                 f"{folder}: is in use by {process}: wait until that ends, or name another folder"
             ) from error

@@ -7,6 +7,7 @@ import textwrap
 from typing import IO
 
 FENCE = "```"  # around code, which is never wrapped
+TAB = 8  # cells between two tab stops
 
 
 def wrapped(text: str, file: IO[str], hanging: int = 0) -> str:
@@ -46,7 +47,7 @@ class WordWrap:
                 self._line = self._word = ""
                 self._column = 0
             else:
-                cells = cell_len(character)
+                cells = TAB - self._column % TAB if character == "\t" else cell_len(character)
                 word = cell_len(self._word)
                 if self._column + cells > self._width and not self._code and not character.isspace():
                     if 0 < word < self._column:

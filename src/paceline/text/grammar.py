@@ -57,7 +57,7 @@ class TokenTrie:
             grammar = CompiledGrammar(syntax, self)
             with self._lock:
                 self._compiled[syntax] = grammar
-                while sum(one.n_bytes for one in self._compiled.values()) > CACHED_BYTES:
+                while sum(it.n_bytes for it in self._compiled.values()) > CACHED_BYTES:
                     self._compiled.popitem(last=False)
         return grammar
 
@@ -119,6 +119,7 @@ class CompiledGrammar:
         self.seconds = thread_time() - began
         self.n_bytes = BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(syntax.lark)
         self.n_bytes += BYTES_PER_SECOND * self.seconds
+        self.n_bytes = min(self.n_bytes, CACHED_BYTES / 2)  # no grammar pushes out itself or all others
 
     def matcher(self) -> LLMatcher:
         """Return a copy of the matcher at the beginning of a text."""

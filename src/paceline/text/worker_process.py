@@ -129,7 +129,7 @@ def serve_requests(answer: Callable[[bytes], bytes], *, seconds: float, niceness
     seconds: of processor time for a request; it ends an orphan, too."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     if niceness and hasattr(os, "nice"):
-        os.nice(niceness)
+        os.nice(max(0, niceness - os.nice(0)))  # a child has its parent's
         with suppress(OSError):  # where each session has its own share of a machine, nice alone does nothing
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 

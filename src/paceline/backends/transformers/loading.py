@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import hashlib
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -25,6 +26,8 @@ from paceline.system.identity import file_fingerprint
 # HfTarget's defaults.
 SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
+# Buffers of older versions and heads of other tasks: no causal language model computes with them.
+UNUSED = re.compile(r"\.masked_bias$|\.attn\.bias$|rotary_emb\.inv_freq$|^(v_head|mtp|score|classifier)\.")
 # Numbers of a GGUF file's header for which transformers may have its own, by their names there.
 GGUF_NUMBERS = {
     "attention.sliding_window": "sliding_window",
@@ -159,7 +162,8 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
             **given,
         )
         for what in ("missing", "unexpected", "mismatched"):
-            if names := sorted(map(str, report[f"{what}_keys"])):
+            names = sorted(name for name in map(str, report[f"{what}_keys"]) if not UNUSED.search(name))
+            if names:
                 raise ModelError(
                     f"{path}: its weights are not those of its configuration ({len(names)} {what}: "
                     f"{', '.join(names)[:100]}): fetch the model again"

@@ -150,9 +150,9 @@ def _call(call: dict[str, Any]) -> str:
 
 
 def _insert_instructions(messages: list[Message], introduction: str) -> list[Message]:
-    """Append the introduction to the system message, which encode_chat moves if the template takes none."""
-    at = next((at for at, message in enumerate(messages) if message["role"] == "system"), None)
-    if at is None:
+    """Append the introduction to the first message if that is the system message, which encode_chat moves if
+    the template takes none."""
+    if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": introduction}, *messages]
-    both = {**messages[at], "content": f"{messages[at]['content']}\n\n{introduction}"}
-    return [*messages[:at], both, *messages[at + 1 :]]
+    both = {**messages[0], "content": f"{messages[0]['content']}\n\n{introduction}"}
+    return [both, *messages[1:]]
