@@ -216,3 +216,12 @@ def test_clients_are_passed_over_and_items_removed() -> None:
     assert not queue.remove("c", 5)
     assert not queue.remove("a", 4)
     assert [queue.pop() for _ in range(2)] == [1, 3]
+
+
+def test_a_client_moved_to_the_end_waits_for_those_that_came_since() -> None:
+    queue = FairQueue[int]()
+    for client, item in (("a", 1), ("b", 2), ("a", 3)):
+        queue.add(client, item)
+    queue.move_to_end("a")
+    queue.move_to_end("nobody")
+    assert [queue.pop() for _ in range(3)] == [2, 1, 3]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from paceline.config import MAX_TOKENS, Drafting, validate_drafting
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
-from paceline.speculative.printable import format_bytes, printable, truncated
+from paceline.speculative.printable import count, format_bytes, printable, truncated
 from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
-from paceline.speculative.validation import did_you_mean
+from paceline.speculative.validation import did_you_mean, read_number, read_numbers
 
 # Of numbers, what is no whole one or none at all.
 NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
@@ -190,3 +190,20 @@ def test_amounts_are_read_at_a_glance() -> None:
     assert [format_bytes(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
         "0 bytes", "999 bytes", "1.00 kB", "4.70 MB", "4.68 GB"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "x", "٢", "1_0", "1e999", "nan", "1" * 25])
+def test_a_text_that_is_no_finite_ascii_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no number"):
+        read_number(float, text)
+    with pytest.raises(UsageError, match="--list"):
+        read_numbers(int, "--list", f"1,{text or 'x'}")
+
+
+def test_numbers_and_lists_of_numbers_are_read() -> None:
+    assert (read_number(int, " -5 "), read_number(float, "1e-3")) == (-5, 0.001)
+    assert (read_numbers(int, "--list", "2,4"), read_numbers(float, "--list", "")) == ((2, 4), ())
+
+
+def test_one_thing_is_not_counted_as_many() -> None:
+    assert [count(n, "token") for n in (0, 1, 2_000)] == ["0 tokens", "1 token", "2,000 tokens"]

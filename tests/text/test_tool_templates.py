@@ -171,3 +171,11 @@ def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
     theirs = tokenizer.apply_chat_template([ASKED], tools=TOOLS, tokenize=False, add_generation_prompt=True)
     assert text.render([ASKED], TOOLS) == theirs
     assert text.render([ASKED]) == render(CHATML, [ASKED])
+
+
+def test_tools_stand_first_where_a_later_system_message_is_not_the_templates() -> None:
+    can = detect_tool_support(Templated("{{ messages }}"))
+    chat = parse_messages([{"role": role, "content": role} for role in ("user", "system", "user")])
+    messages, _ = adapt_messages(can, chat, TOOLS)
+    assert messages[0]["role"] == "system"
+    assert TOOLS[0]["function"]["name"] in messages[0]["content"]
