@@ -214,13 +214,13 @@ DRAFTING_OPTIONS = OptionGroup(
 )  # fmt: skip
 
 
-def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
+def _history_settings(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
     return {"corpora": tuple(corpora or ()), "remember": remember}
 
 
 REMEMBER = ("remember", bool, False, "--remember", "", "Store answers, and draft from them.")
 MEMORY_OPTIONS = OptionGroup(
-    [keyword_option("corpora", None, options.Corpora), *option_table(DRAFTING, REMEMBER)], _memory
+    [keyword_option("corpora", None, options.Corpora), *option_table(DRAFTING, REMEMBER)], _history_settings
 )
 
 
