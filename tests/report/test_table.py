@@ -75,7 +75,7 @@ def test_the_closing_line_has_speed_gain_and_sources() -> None:
     assert summary(a_run(10, 12.34, 0, 0)) == "12.3 tokens/s, plain decoding"
     drafted = a_run(10, 123.4, 8, 6)
     assert summary(drafted) == "123 tokens/s, drafted (lookup 60%)"
-    drafted["policy"] = {"why": "", "estimated_plain_tokens_per_second": 50.0}
+    drafted["plain_tokens_per_second"] = 50.0
     assert summary(drafted) == "123 tokens/s, about 2.5x plain decoding (lookup 60%)"
     assert summary(a_run(10, 1.0, 0, 0, "context")).endswith("the context is full (-c)")
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from time import monotonic
 from typing import IO, Any
 
 from rich.console import Console
@@ -27,6 +28,9 @@ from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import count
 from paceline.speculative.sampling import Sampling
 from paceline.system.terminal import wrapped
+
+MIN_ANSWER_TOKENS = 32  # for a comparison of its speed with that of plain decoding, measured on few tokens
+PLAIN_TOKENS, PLAIN_SECONDS = 16, 0.5  # whichever is over sooner
 
 
 class Completion:
@@ -79,11 +83,29 @@ class Completion:
         if self._as_json:
             self._print_json(run)
         else:
+            self._measure_plain(prompt, run)
             is_cut = self._chat and run["stop_reason"] == "length"
             cut = f"; cut after {count(run['n_tokens'], 'token')} (-n N for more)" if is_cut else ""
             print_note(f"{summary(run)}{cut}")
         self._end(run, sys.stderr)
         return INTERRUPTED if self._interrupts.pressed else 0
+
+    def _measure_plain(self, prompt: Sequence[int], run: dict[str, Any]) -> None:
+        """Decode a few tokens plainly after a drafted answer, and add their speed to its record."""
+        tokens, n_ctx = [*prompt, *run["tokens"]], self._llm.target.caps.n_ctx
+        short = run["n_tokens"] < MIN_ANSWER_TOKENS or not run["stats"]["accepted"]
+        if short or self._interrupts.pressed or len(tokens) + PLAIN_TOKENS > n_ctx:
+            return
+        with self._llm.stream(tokens, plain=True, ignore_eos=True, remember=False) as stream:
+            times = [monotonic()]
+            for _ in stream:
+                times.append(monotonic())
+                enough = len(times) > PLAIN_TOKENS or times[-1] - times[0] > PLAIN_SECONDS
+                if enough or self._interrupts.pressed:
+                    break
+        first = len(times) // 2  # the first passes after those of several rows are slower
+        if len(times) > 1 and times[-1] > times[first - 1]:
+            run["plain_tokens_per_second"] = (len(times) - first) / (times[-1] - times[first - 1])
 
     def compare(self, prompt: Sequence[int]) -> int:
         """Complete the prompt plainly, then with drafts. Return the exit code. Raises NotLosslessError."""

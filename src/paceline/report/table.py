@@ -68,11 +68,11 @@ def ratio(value: float | None) -> str:
 def summary(run: Mapping[str, Any]) -> str:
     """Return a generation's speed and the tokens' sources in one line. run: as of `paceline run --json`.
 
-    The speed of plain decoding is estimated from the measured pass costs."""
+    plain_tokens_per_second: of a few tokens after the answer, if they were measured."""
     parts = [f"{run['tokens_per_second']:.{0 if run['tokens_per_second'] >= 100 else 1}f} tokens/s"]
     by_source = run["stats"]["by_source"].items()
     shares = [f"{name} {s['accepted'] / run['n_tokens']:.0%}" for name, s in by_source if s["accepted"]]
-    plain = (run.get("policy") or {}).get("estimated_plain_tokens_per_second")
+    plain = run.get("plain_tokens_per_second")
     if shares:
         gain = f"about {run['tokens_per_second'] / plain:.1f}x plain decoding " if plain else ""
         parts.append(f"{gain or 'drafted '}({', '.join(shares)})")

@@ -50,7 +50,6 @@ class DraftingSummary:
     refused: declined steps at which a drafter was not called, as its calls cost more than they save.
     braked: declined steps at which earlier drafts had lost too much.
     reason: the least acceptance that would pay.
-    passes, plain_seconds: passes without prefill, and the estimated seconds of them without drafts.
     left_out: steps with guesses of which none was verified.
     was_right: those among them whose likeliest guess would have been accepted."""
 
@@ -62,8 +61,6 @@ class DraftingSummary:
     braked: int = 0
     left_out: int = 0
     was_right: int = 0
-    passes: int = 0
-    plain_seconds: float = 0.0
 
     def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
         """Return a copy with the reason by current costs."""
@@ -94,7 +91,6 @@ class DraftingSummary:
             "refused": self.refused,
             "braked": self.braked,
             "why": self.why,
-            "estimated_plain_tokens_per_second": self.passes / self.plain_seconds if self.passes else None,
             "reason": None if self.reason is None else asdict(self.reason),
         }
 

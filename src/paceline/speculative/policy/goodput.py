@@ -203,10 +203,7 @@ class GoodputPolicy:
         if self._prefill_tokens or self._fused_prefill:  # dominated by prefill
             return
         if all(request.stats.steps > 1 for request in requests):  # first steps include one-time work
-            forward = sum([step.times.forward for step in steps])
-            self._counts.passes += 1
-            self._counts.plain_seconds += self._plain_pass * forward / pass_  # at this pass's pace
-            cost.update(rows, longest, forward)
+            cost.update(rows, longest, sum([step.times.forward for step in steps]))
             counted = min(overhead, pass_) / n  # per request, without drafting
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         elapsed = pass_ + min(drafting + overhead, pass_)
