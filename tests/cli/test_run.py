@@ -148,3 +148,15 @@ def test_sources_are_bracketed_without_colours_and_explained(capsys: Capture, ta
     record = run(capsys, target, "-md", target, "--draft", "model", *PROMPT, "--show-sources", "--json").json
     assert record["sources"].count("model") == record["stats"]["accepted"] > 0
     assert record["sources"].count("target") + record["sources"].count("model") == record["n_tokens"]
+
+
+def test_the_closing_line_compares_a_drafted_answer_with_plain_decoding(
+    capsys: Capture, target: Path
+) -> None:
+    drafted = ("-md", target, "--draft", "model", "ab ab", "--ignore-eos")
+    assert re.search(
+        r"about [\d.]+x plain decoding \(model \d+%\)", run(capsys, target, *drafted, "-n", "40").err
+    )
+    assert "x plain" not in run(capsys, target, *drafted, "-n", "8").err  # too short to compare
+    whole = run(capsys, target, *drafted, "-n", "40", "-c", "46").err  # no room for more tokens
+    assert "drafted (model" in whole
