@@ -120,7 +120,9 @@ def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
 ) -> None:
     monkeypatch.setattr(load_measurement, "_busy_seconds", itertools.count(0, 100).__next__)
     messages: list[str] = []
-    assert costs_of(target, warn=messages.append).target.rows == (1, 2, 4)
+    costs = costs_of(target, warn=messages.append)
+    assert costs.target.rows == (1, 2, 4)
+    save(target, None, costs)  # nor when the model is closed
     assert not (home / "costs").exists()
     assert len(messages) == 1
     assert "busy" in messages[0]

@@ -129,7 +129,9 @@ def measure_costs(
 
 def as_costs(found: Mapping[str, CachedCosts]) -> DecodingCosts:
     small = found.get("draft")
-    return DecodingCosts(found["target"].cost, None if small is None else small.cost, found["target"].step)
+    sound = not any(it.doubt for it in found.values())
+    target = found["target"]
+    return DecodingCosts(target.cost, None if small is None else small.cost, target.step, sound)
 
 
 def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: Warn = to_stderr) -> None:
