@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -18,7 +19,14 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import count, format_bytes, printable, truncated
 from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
-from paceline.speculative.validation import did_you_mean, read_number, read_numbers
+from paceline.speculative.validation import (
+    did_you_mean,
+    read_number,
+    read_numbers,
+    setting,
+    settings_of,
+    validate_fields,
+)
 
 # Of numbers, what is no whole one or none at all.
 NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
@@ -71,6 +79,45 @@ def test_what_is_refused_says_what_came_and_what_is_wanted() -> None:
     for make, words in said.items():
         with pytest.raises(UsageError, match=f"^{words}"):
             make()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    tokens: int = setting(7, "Most tokens.", 1, 4096)
+    share: float = setting(1.0, "Of a prompt.", high=1.0)
+    seed: int | None = setting(None, "Of the sampler.", 0)
+    rule: str = setting("auto", "Of verification.", choices=("auto", "token"))
+    names: tuple[str, ...] = setting(tuple, "Of drafters.")
+    other: object = None
+
+    def __post_init__(self) -> None:
+        validate_fields(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("tokens", 0, "tokens 0: must be between 1 and 4,096"),
+        ("tokens", 4097, "tokens 4097: must be between 1 and 4,096"),
+        ("tokens", None, "tokens None: must be a whole number"),
+        ("share", 1.5, "share 1.5: must be at most 1"),
+        ("share", math.nan, "share nan: must be at most 1"),
+        ("seed", -1, "seed -1: must be at least 0"),
+        ("rule", "tokens", "unknown rule 'tokens' (did you mean token?): choose from auto, token"),
+    ],
+)
+def test_setting_out_of_its_range_is_refused(name: str, value: Any, error: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        Options(**{name: value})
+    assert str(refusal.value) == error
+
+
+def test_settings_have_defaults_and_help() -> None:
+    assert Options(tokens=np.int64(4096)) == Options(4096, 1.0, None, "auto", (), None)  # type: ignore[arg-type]
+    assert Options(seed=0, share=-1.0, other=1).other == 1
+    about = settings_of(Options)
+    assert list(about) == ["tokens", "share", "seed", "rule", "names"]
+    assert about["tokens"].help == "Most tokens."
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
