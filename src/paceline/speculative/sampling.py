@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import LogitsError, UsageError
-from paceline.speculative.validation import invalid, validate_fields
+from paceline.speculative.validation import MAX_LOGIT, invalid, validate_fields
 
 Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
@@ -26,7 +26,6 @@ Mask = NDArray[np.bool_]  # [n_vocab]
 CANDIDATE_MARGIN_LOGITS = (
     8.0  # distance from the largest logit within which the top tokens are looked for first
 )
-MAX_LOGIT = 1e15  # of biases, penalties and temperature: their sum stays far below float32's limit of 3e38
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.config import validate_drafting
+from paceline.settings import make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Target
 from paceline.speculative.sampling import Sampling
@@ -17,7 +17,7 @@ def chat_sampling(target: Target, given: Mapping[str, float]) -> dict[str, float
     """Return sampling settings: `given`, else the model file's, else DEFAULT_CHAT_SAMPLING."""
     suggested = {**DEFAULT_CHAT_SAMPLING, **getattr(target, "suggested_sampling", {})}
     try:
-        validate_drafting(Sampling, suggested)
+        make_settings(Sampling, suggested)
     except UsageError:  # the file's values are invalid
         suggested = dict(DEFAULT_CHAT_SAMPLING)
     return {**suggested, **given}
