@@ -11,8 +11,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.printable import printable
-from paceline.speculative.sampling import MAX_LOGIT
-from paceline.speculative.validation import invalid, unknown, validate_fields
+from paceline.speculative.validation import MAX_LOGIT, invalid, unknown, validate_fields
 from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES
 
 T = TypeVar("T")

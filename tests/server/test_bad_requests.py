@@ -113,7 +113,7 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": [{"role": "user", "content": 5}]}', "", "messages[0]: its content"),
     (CHAT, '{"messages": [{"role": "user", "content": "\\ud800"}]}', "", "is not UTF-8 text"),
     (CHAT, '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "", "can be read"),
-    (CHAT, '{"messages": HI, "temperature": NaN}', "temperature", "finite"),
+    (CHAT, '{"messages": HI, "temperature": NaN}', "temperature", "must be"),
     (CHAT, '{"messages": HI, "max_tokens": 99999}', "", "at most"),
     (CHAT, chat('"max_completion_tokens": 1' + "0" * 4000), "max_completion_tokens", "less"),
     (CHAT, '{"messages": HI, "n": 128}', "", "at once"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from paceline.cli import options
 from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
@@ -15,13 +15,16 @@ from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, optio
 from paceline.cli.output import print_note
 from paceline.cli.texts import read_text
 from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import read_number
+from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
+from paceline.speculative.validation import read_number, settings_of
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
 
 
 BOUNDS = ("minimum", "maximum")
+METAVARS = {int: "N", float: "X"}
+NO_NAMES: Mapping[str, str] = {}
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 
@@ -135,53 +138,57 @@ def _drop_unset(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
-    from paceline.speculative.sampling import Sampling
-
+def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Sampling:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
+
+
+def setting_rows(kind: Any, names: Mapping[str, str] = NO_NAMES) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a dataclass's settings for `option_table`.
+
+    kind: its `setting` fields have the types, defaults and help. names: option names, where they are not the
+    field's."""
+    types = get_type_hints(kind)
+    for name, about in settings_of(kind).items():
+        option_names = names.get(name) or f"--{name.replace('_', '-')}"
+        metavar = METAVARS.get(types[name], "NAME")
+        yield name, types[name], getattr(kind, name), option_names, metavar, about.help
 
 
 SAMPLING_OPTIONS = OptionGroup(
     option_table(
         SAMPLING,
-        ("temperature", float, 0.0, "--temp", "X", "Temperature; 0: greedy."),
-        ("top_k", int, 0, "--top-k", "N", "Top-k sampling; 0: off."),
-        ("top_p", float, 1.0, "--top-p", "X", "Top-p (nucleus) sampling; 1: off."),
-        ("min_p", float, 0.0, "--min-p", "X", "Min-p sampling; 0: off."),
-        ("typical_p", float, 1.0, "--typical", "X", "Locally typical sampling; 1: off."),
-        ("xtc_probability", float, 0.0, "--xtc-probability", "X", "XTC probability; 0: off."),
-        ("xtc_threshold", float, 0.1, "--xtc-threshold", "X", "XTC threshold."),
-        ("repeat_penalty", float, 1.0, "--repeat-penalty", "X", "Penalize repeated tokens; 1: off."),
-        ("repeat_last_n", int, 64, "--repeat-last-n", "N", "Last tokens to penalize; 0: none."),
-        ("presence_penalty", float, 0.0, "--presence-penalty", "X", "Presence penalty; 0: off."),
-        ("frequency_penalty", float, 0.0, "--frequency-penalty", "X", "Penalty per occurrence; 0: off."),
+        *setting_rows(Sampling, {"temperature": "--temp", "typical_p": "--typical"}),
         ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5)."),
     ),
     _sampling,
-)  # fmt: skip
+)
 # For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
         option.replace(default=None, annotation=Annotated[kind | None, info])
-        for option in SAMPLING_OPTIONS.parameters[:4]
+        for option in SAMPLING_OPTIONS.parameters
+        if option.name in DEFAULT_CHAT_SAMPLING
         for kind, info in [get_args(option.annotation)]
     ],
     _drop_unset,
 )
 
 
-def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
+def _chat_sampling(**given: Any) -> tuple[Sampling, dict[str, Any]]:
     """Return a `Sampling`, and the given values of the fields for which a model file may have defaults."""
     explicit = _drop_unset(**given)
-    names = {option.name for option in SERVER_SAMPLING_OPTIONS.parameters}
     return (
         _sampling(**{"temperature": 1.0} | explicit),
-        {name: value for name, value in explicit.items() if name in names},
+        {name: value for name, value in explicit.items() if name in DEFAULT_CHAT_SAMPLING},
     )
 
 
 CHAT_SAMPLING_OPTIONS = OptionGroup(
-    [*SERVER_SAMPLING_OPTIONS.parameters, *SAMPLING_OPTIONS.parameters[4:]], _chat_sampling
+    [
+        *SERVER_SAMPLING_OPTIONS.parameters,
+        *(option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING),
+    ],
+    _chat_sampling,
 )
 
 

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from paceline.api import LLM
-from paceline.config import validate_drafting
 from paceline.server.schemas import ChatRequest, CompletionRequest, ResponseFormat, SamplingRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
@@ -154,7 +153,7 @@ def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Samp
         if not (token.isascii() and token.isdecimal() and len(token) < 10):
             raise UsageError(f"logit_bias: {token!r} is no token id; /tokenize tells the ids of a text")
         bias[int(token)] = value
-    return validate_drafting(Sampling, values)
+    return Sampling(**values)
 
 
 def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:

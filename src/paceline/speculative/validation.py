@@ -21,6 +21,7 @@ from paceline.speculative.printable import printable
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 MAX_NUMBER_CHARACTERS = 24
+MAX_LOGIT = 1e15  # of biases, penalties and temperature: their sum stays far below float32's limit of 3e38
 N = TypeVar("N", int, float)
 
 
