@@ -119,7 +119,7 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": HI, "n": 128}', "", "at once"),
     (CHAT, chat('"stop": ' + json.dumps(["x"] * 17)), "", "16"),
     (CHAT, '{"messages": HI, "stream_options": {"warmth": 1}}', "stream_options.warmth", "no such field"),
-    (CHAT, '{"messages": HI, "logit_bias": {"a": 1}}', "", "/tokenize"),
+    (CHAT, '{"messages": HI, "logit_bias": {"a": 1}}', "logit_bias.a", "/tokenize"),
     (CHAT, '{"messages": HI, "logit_bias": {"999999": 1}}', "", "the model's tokens are 0 to"),
     (CHAT, chat('"logit_bias": ' + json.dumps(dict.fromkeys(map(str, range(3000)), 1.0))),
      "logit_bias", "2048"),

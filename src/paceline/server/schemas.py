@@ -26,6 +26,7 @@ Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
+TokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 
@@ -97,7 +98,7 @@ class SamplingRequest(Strict):
     repeat_penalty: float = sampler("repeat_penalty")
     repeat_last_n: int = sampler("repeat_last_n")
     logit_bias: Annotated[
-        dict[str, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
+        dict[TokenId, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
     ] = None
     n: Choices = 1
     seed: Seed | None = None
