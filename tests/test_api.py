@@ -12,9 +12,9 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
 from paceline.request_options import RequestOptions
+from paceline.settings import Drafting
 from paceline.speculative.errors import BatchError, ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.sampling import Sampling

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from paceline.api import LLM
-from paceline.config import validate_drafting
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
+from paceline.settings import make_settings
 from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
@@ -66,7 +66,7 @@ class ServerLimits(BaseModel):
     @field_validator("sampling")
     @classmethod
     def _validate_sampling(cls, sampling: dict[str, int | float]) -> dict[str, int | float]:
-        validate_drafting(Sampling, sampling)
+        make_settings(Sampling, sampling)
         return sampling
 
 
