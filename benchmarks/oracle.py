@@ -239,6 +239,10 @@ class WatchedPolicy:
     def summary(self) -> DraftingSummary | None:
         return self.inner.summary
 
+    @property
+    def costs(self) -> DecodingCosts | None:
+        return self.inner.costs
+
     def forget(self) -> None:
         self.inner.forget()
 

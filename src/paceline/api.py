@@ -70,9 +70,8 @@ class LLM:
         if isinstance(prompt, str):
             self._require_room(prompt)
             return self.target.text.encode(typed.text("the prompt", prompt))
-        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-            raise typed.invalid("the prompt", prompt, "text, or a list of token ids")
-        return [typed.integer("the prompt: token", token) for token in prompt]
+        tokens = typed.items("the prompt", prompt, "text, or a list of token ids")
+        return [typed.integer("the prompt: token", token) for token in tokens]
 
     @cached_property
     def max_text_bytes(self) -> int:

@@ -18,6 +18,7 @@ from paceline.drafter_table import HEADS
 from paceline.fits import NAMED
 from paceline.settings import Drafting, EngineOptions, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
+from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
 from paceline.speculative.validation import MAX_LOGIT, read_number, settings_of
 
 if TYPE_CHECKING:
@@ -168,53 +169,57 @@ def _drop_unset(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
-    from paceline.speculative.sampling import Sampling
-
+def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Sampling:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
 
+SAMPLING_NAMES = {"temperature": "--temp", "typical_p": "--typical"}  # llama.cpp's
 SAMPLING_OPTIONS = OptionGroup(
     option_table(
         SAMPLING,
-        ("temperature", float, 0.0, "--temp", "X", "Temperature; 0: greedy."),
-        ("top_k", int, 0, "--top-k", "N", "Top-k sampling; 0: off."),
-        ("top_p", float, 1.0, "--top-p", "X", "Top-p (nucleus) sampling; 1: off."),
-        ("min_p", float, 0.0, "--min-p", "X", "Min-p sampling; 0: off."),
-        ("typical_p", float, 1.0, "--typical", "X", "Locally typical sampling; 1: off."),
-        ("xtc_probability", float, 0.0, "--xtc-probability", "X", "XTC probability; 0: off."),
-        ("xtc_threshold", float, 0.1, "--xtc-threshold", "X", "XTC threshold."),
-        ("repeat_penalty", float, 1.0, "--repeat-penalty", "X", "Penalize repeated tokens; 1: off."),
-        ("repeat_last_n", int, 64, "--repeat-last-n", "N", "Last tokens to penalize; 0: none."),
-        ("presence_penalty", float, 0.0, "--presence-penalty", "X", "Presence penalty; 0: off."),
-        ("frequency_penalty", float, 0.0, "--frequency-penalty", "X", "Penalty per occurrence; 0: off."),
+        *(
+            (
+                it.name,
+                TYPES[str(it.type)],
+                it.default,
+                SAMPLING_NAMES.get(it.name, f"--{it.name.replace('_', '-')}"),
+                "N" if it.type == "int" else "X",
+                settings_of(Sampling)[it.name].help,
+            )
+            for it in fields(Sampling)
+            if it.name != "logit_bias"
+        ),
         ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5)."),
     ),
     _sampling,
-)  # fmt: skip
+)
 # For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
         option.replace(default=None, annotation=Annotated[kind | None, info])
-        for option in SAMPLING_OPTIONS.parameters[:4]
+        for option in SAMPLING_OPTIONS.parameters
+        if option.name in DEFAULT_CHAT_SAMPLING
         for kind, info in [get_args(option.annotation)]
     ],
     _drop_unset,
 )
 
 
-def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
+def _chat_sampling(**given: Any) -> tuple[Sampling, dict[str, Any]]:
     """Return a `Sampling`, and the given values of the fields for which a model file may have defaults."""
     explicit = _drop_unset(**given)
-    names = {option.name for option in SERVER_SAMPLING_OPTIONS.parameters}
     return (
         _sampling(**{"temperature": 1.0} | explicit),
-        {name: value for name, value in explicit.items() if name in names},
+        {name: value for name, value in explicit.items() if name in DEFAULT_CHAT_SAMPLING},
     )
 
 
 CHAT_SAMPLING_OPTIONS = OptionGroup(
-    [*SERVER_SAMPLING_OPTIONS.parameters, *SAMPLING_OPTIONS.parameters[4:]], _chat_sampling
+    [
+        *SERVER_SAMPLING_OPTIONS.parameters,
+        *(option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING),
+    ],
+    _chat_sampling,
 )
 
 

@@ -103,16 +103,26 @@ def text_list(name: str, value: Any) -> tuple[str, ...]:
     """Return one string, or several, as a tuple."""
     if isinstance(value, str):
         return (text(name, value),)
-    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
-        raise invalid(name, value, "text, or a list of texts")
-    return tuple(text(name, item) for item in value)
+    return tuple(text(name, item) for item in items(name, value, "text, or a list of texts"))
+
+
+def items(name: str, value: Any, wanted: str = "a list") -> Iterable[Any]:
+    """Return a list, or what else can be iterated, but no text or mapping."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise invalid(name, value, wanted)
+    return value
+
+
+def mapping(name: str, value: Any, wanted: str = "a mapping") -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise invalid(name, value, wanted)
+    return value
 
 
 def logit_biases(name: str, value: Any) -> dict[int, float]:
-    if not isinstance(value, Mapping):
-        raise invalid(name, value, "a mapping from token ids to numbers")
+    biases = mapping(name, value, "a mapping from token ids to numbers")
     return {
-        integer(f"{name}: token", token): number(f"{name} of {token}", bias) for token, bias in value.items()
+        integer(f"{name}: token", token): number(f"{name} of {token}", bias) for token, bias in biases.items()
     }
 
 
@@ -150,9 +160,9 @@ class Setting:
         low, high = self.low, self.high
         if (low is None or value >= low) and (high is None or value <= high):  # false for NaN
             return
-        if low is not None and high is not None:
-            raise invalid(name, value, f"between {low:,g} and {high:,g}")
-        raise invalid(name, value, f"at least {low:,g}" if high is None else f"at most {high:,g}")
+        wanted = f"at least {low:,g}" if high is None else f"at most {high:,g}"
+        both = low is not None and high is not None
+        raise invalid(name, value, f"between {low:,g} and {high:,g}" if both else wanted)
 
 
 def setting(
