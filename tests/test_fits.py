@@ -41,7 +41,7 @@ COLUMNS = {
 
 
 def test_views_load_or_are_refused_with_the_tables_reason(target_kind: tuple[str, str]) -> None:
-    name, target = target_kind
+    target = target_kind[1]
     for kind, view in VIEWS.items():
         reason = why_not(kind, header_traits(Path(target)))
         if not reason:
