@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from paceline.speculative.errors import BusyError, ContractError, UsageError
+from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.interfaces import PromptSelector
 from paceline.speculative.resumable_session import common_prefix as common_prefix
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -33,8 +33,7 @@ def parameters(n: int) -> str:
 
 def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
     """Raise UsageError unless the model with `n` layers has inputs of these layers, which must ascend."""
-    if list(layers) != sorted(set(layers)):
-        raise ContractError(f"hidden states of layers {list(layers)}: each once, in ascending order")
+    assert list(layers) == sorted(set(layers)), f"hidden states of layers {list(layers)}: not ascending"
     if not all(0 <= layer <= n for layer in layers):
         raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
 
@@ -152,8 +151,7 @@ class CachedSession(Generic[S]):
 
     @property
     def slot(self) -> S:
-        if self._slot is None:
-            raise ContractError("forward or keep before extend: the session has no root")
+        assert self._slot is not None, "forward before extend: the session has no root"
         return self._slot
 
     @property
@@ -186,8 +184,8 @@ class CachedSession(Generic[S]):
 
     def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
         """See SparseSession."""
-        if self.tokens or not positions or positions[-1] != len(prompt) - 1:
-            raise ContractError("a sparse prompt begins a session, and has its last token")
+        assert not self.tokens, "a sparse prompt begins a session"
+        assert list(positions[-1:]) == [len(prompt) - 1], "a sparse prompt has its last token"
         if len(positions) == len(prompt):
             self.extend(prompt)
             return
@@ -209,8 +207,7 @@ class CachedSession(Generic[S]):
         self._tree_is_cached = True
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._tree_is_cached:
-            raise ContractError("keep before forward: there is nothing to commit")
+        assert self._tree_is_cached, "commit before forward: there is nothing to commit"
         self._tree.check_path(path)
         emitted = [self._tree.tokens[node] for node in path]
         self._commit(path)

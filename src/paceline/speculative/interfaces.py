@@ -86,7 +86,7 @@ NO_FEATURES = Features()
 
 class ForwardOutput(Protocol):
     """The output of one forward for one session, valid until the target's next forward.
-    Methods raise ContractError for a row that was not computed or is no longer valid."""
+    Methods fail for a row that was not computed or is no longer valid."""
 
     @property
     def computed(self) -> int:

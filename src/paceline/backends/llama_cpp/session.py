@@ -13,7 +13,6 @@ from paceline.backends.common import CachedSession, free_slots
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
 from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
-from paceline.speculative.errors import ContractError
 from paceline.speculative.tree import ROOT, DraftTree
 
 
@@ -62,8 +61,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
 
     def plan_prefill(self, n: int, batch: Batch) -> None:
         """Add the next `n` pending tokens to `batch`."""
-        if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
+        assert 0 <= n <= self.pending_tokens, f"{n} tokens to prefill, of {self.pending_tokens} pending ones"
         self._planned = True
         slot, main = self.slot, [self.slot.sequence]
         for place in range(len(slot.cached), len(slot.cached) + n):

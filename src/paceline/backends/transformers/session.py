@@ -9,7 +9,6 @@ from typing import Any
 
 from paceline.backends.common import CachedSession, CacheSlot, free_slots
 from paceline.backends.transformers.loading import openmp_threads
-from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -121,9 +120,8 @@ class HfSession(CachedSession[HfSlot]):
         self.slot.clear()
 
     def plan_prefill(self, n: int) -> PassInput:
-        """Plan to prefill the next `n` tokens. Raises ContractError if fewer are pending."""
-        if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
+        """Plan to prefill the next `n` tokens."""
+        assert 0 <= n <= self.pending_tokens, f"{n} tokens to prefill, of {self.pending_tokens} pending ones"
         if self._tree_is_cached:
             self.rollback()
         self._planned = self.slot.is_ahead = True

@@ -65,7 +65,7 @@ from paceline.backends.transformers.view import (
 )
 from paceline.backends.views import ModelView
 from paceline.models.names import model_path
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
@@ -335,8 +335,7 @@ class HfTarget:
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
         """Prefill in chunks, except the last, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
-        if not 0 <= n <= session.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {session.pending_tokens} pending ones")
+        assert 0 <= n <= session.pending_tokens, f"{n} tokens to prefill: fewer are pending"
         begin, left, hidden = len(session.slot.cached), n, list[Any]()
         beside = MAX_PREFILL_TOKENS
         if self._kind.rollback == "restore":

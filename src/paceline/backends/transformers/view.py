@@ -17,7 +17,7 @@ import torch
 from paceline.backends.common import common_prefix
 from paceline.backends.transformers.session import HfSession, HfSlot, PassInput
 from paceline.backends.transformers.weights import final_norm_name
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 
 # What transformers calls the two parts of a layer.
@@ -59,16 +59,14 @@ class ViewSession(HfSession):
         """Record nothing; see plan_prefill."""
 
     def plan(self, tree: DraftTree) -> PassInput:
-        if not self.tokens:
-            raise ContractError("forward before extend: the session has no root")
+        assert self.tokens, "forward before extend: the session has no root"
         return self._rows(tree, self.shared)
 
     def mark_computed(self) -> None:
         self._tree_is_cached = True
 
     def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._tree_is_cached:
-            raise ContractError("keep before forward: there is nothing to commit")
+        assert self._tree_is_cached, "commit before forward: there is nothing to commit"
         self._tree.check_path(path)
         self.extend([*(self._tree.tokens[node] for node in path), root])
 
