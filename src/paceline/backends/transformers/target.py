@@ -335,14 +335,14 @@ class HfTarget:
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
         """Prefill in chunks, except the last, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
-        assert 0 <= n <= session.pending_tokens, f"{n} tokens to prefill: fewer are pending"
+        session.require_pending(n)
         begin, left, hidden = len(session.slot.cached), n, list[Any]()
-        beside = MAX_PREFILL_TOKENS
+        limit = MAX_PREFILL_TOKENS  # tokens computed together with the tree
         if self._kind.rollback == "restore":
             # A prompt should be in the checkpoint that a draft may return to.
             drafts = isinstance(tree, DraftTree) and len(tree) > 0
-            beside = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
-        while left > beside:
+            limit = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
+        while left > limit:
             part = min(left, MAX_PREFILL_TOKENS)
             due = PendingForward(session, part, session.plan_prefill(part), 0, begin)
             if due.rows.tokens:

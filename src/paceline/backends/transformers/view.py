@@ -45,11 +45,8 @@ class ViewSession(HfSession):
     def pending_tokens(self) -> int:
         return max(0, len(self.tokens) - 1 - self.shared) if self.tokens else 0
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        if not self.tokens and not tokens:
-            raise UsageError("the prompt is empty: give at least one token")
-        self._append(tokens)
-        self._clear_tree()
+    def _append(self, tokens: Sequence[int]) -> None:
+        """Note nothing: the cache is that of the whole model."""
 
     def plan_prefill(self, n: int) -> PassInput:
         """Plan nothing: the whole model prefills for the view."""
@@ -59,22 +56,16 @@ class ViewSession(HfSession):
         """Record nothing; see plan_prefill."""
 
     def plan(self, tree: DraftTree) -> PassInput:
-        assert self.tokens, "forward before extend: the session has no root"
-        return self._rows(tree, self.shared)
+        first = self.begin(tree)
+        self._planned = tree
+        return self._rows(tree, first, self.shared)
 
     def mark_computed(self) -> None:
-        self._tree_is_cached = True
+        self.tree = self._planned
 
-    def commit(self, path: Sequence[int], root: int) -> None:
-        assert self._tree_is_cached, "commit before forward: there is nothing to commit"
-        self._tree.check_path(path)
-        self.extend([*(self._tree.tokens[node] for node in path), root])
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...
 
     def rollback(self) -> None:
-        self._clear_tree()
-
-    def close(self) -> None:
-        self._clear_tokens()
         self._clear_tree()
 
 
