@@ -42,6 +42,9 @@ class SumSession(TreeSession):
     def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
         self.sums += [self.drafted[0], *(self.drafted[node + 1] for node in path)]
 
+    def _rewind(self) -> None:
+        self.drafted = []
+
 
 class SumOutput(LogitsOutput):
     """Rows `first`, `first + 1`, ... of a session."""

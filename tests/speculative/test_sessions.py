@@ -74,20 +74,6 @@ def test_a_text_that_goes_on_along_the_tree_commits_its_nodes() -> None:
     assert (session.sums, session.pending_tokens) == ([0, 1, 5, 10], 0)
 
 
-def test_order_is_asserted() -> None:
-    session = Recorder()
-    with pytest.raises(AssertionError, match="forward before extend"):
-        session.compute_tree(EMPTY)
-    session.extend([1])
-    with pytest.raises(AssertionError, match="commit before forward"):
-        session.commit([], 1)
-    with pytest.raises(AssertionError, match="1 tokens to prefill, of 0 pending"):
-        session.require_pending(1)
-    session.compute_tree(CHAIN)
-    with pytest.raises(AssertionError, match="does not follow"):
-        session.commit([1], 1)
-
-
 @pytest.mark.parametrize(("n", "complaint"), [(0, "prompt is empty"), (9, "9 tokens do not fit")])
 def test_a_prompt_without_tokens_or_beyond_the_context_changes_nothing(n: int, complaint: str) -> None:
     session = Recorder()

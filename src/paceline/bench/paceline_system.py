@@ -18,6 +18,7 @@ from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.config import parse_lossy
 from paceline.drafter_factory import Corpora, draft_source, make_drafter, make_policy, open_confidence
 from paceline.drafter_table import DRAFT
+from paceline.drafters.compose import learners
 from paceline.loading import load, open_draft
 from paceline.models.names import is_view
 from paceline.profiling.pass_costs import costs_of, refresh, save
@@ -171,9 +172,7 @@ class PacelineSystem:
     @property
     def learns(self) -> bool:
         """True if an answer may change later drafts."""
-        drafter = self.llm.drafter
-        remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
-        return remembers or self.llm.policy.learns
+        return bool(learners(self.llm.drafter)) or self.llm.policy.learns
 
     def forget(self) -> None:
         """Discard what was learned from answers."""

@@ -274,6 +274,14 @@ class DrafterState(Protocol):
 
 
 @runtime_checkable
+class PrefillingState(DrafterState, Protocol):
+    """The state of a request in a draft model, which may have tokens to prefill before it drafts."""
+
+    def pending_prefill(self) -> int:
+        """Return the number of these tokens."""
+
+
+@runtime_checkable
 class LearningDrafter(Protocol):
     """A drafter that learns across requests."""
 
