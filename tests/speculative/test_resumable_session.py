@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.backends.toy import ToyTarget
 from paceline.speculative.interfaces import RequiredOutputs, Target
-from paceline.speculative.resumable_session import ResumableSession
+from paceline.speculative.sessions import ResumableSession
 from paceline.speculative.tree import chain
 
 V = 5
