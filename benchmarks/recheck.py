@@ -16,8 +16,8 @@ import numpy as np
 
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Session
-from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import Logits, argmax
+from paceline.speculative.sessions import ResumableSession
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 NOTHING = RequiredOutputs()

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import UNLIMITED, Caps, Features, RequiredOutputs, Session
-from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -50,11 +49,8 @@ class SumOutput(LogitsOutput):
     """Rows `first`, `first + 1`, ... of a session."""
 
     def __init__(self, target: SumTarget, sums: list[int], first: int, computed: int, top_k: int) -> None:
-        super().__init__(computed)
         self._target, self._pass, self._sums, self._first = target, target.passes, sums, first
-        if top_k:
-            best = [filter_top_k(self.logits(row), top_k) for row in range(first, len(sums))]
-            self.features = Features(np.array(best))
+        super().__init__(computed, Features(self.top_k(range(first, len(sums)), top_k)))
 
     def logits(self, row: int) -> NDArray[np.float64]:
         row_index(row, range(self._first, len(self._sums)), self._pass == self._target.passes)

@@ -53,7 +53,7 @@ class TimedTarget(ToyTarget):
         ((session, tree),) = batch
         assert isinstance(tree, DraftTree)
         out = super().forward(batch, want)
-        assert out[0].logits(0) is not None  # ContractError where the root was computed before
+        assert out[0].logits(0) is not None  # the root was not computed before
         n = len(tree) + 1
         self.passes[n] += 1
         self.longest = max(self.longest, len(session.tokens) + len(tree))

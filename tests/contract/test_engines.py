@@ -412,19 +412,22 @@ def test_a_later_text_goes_on_from_the_checkpoint(checkpoints: Engine, grown: bo
 
 
 def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) -> None:
-    prompts = [PROMPT, PROMPT[:4], [5]]
-    batch = [(engine.target.open(), tree) for tree in (engine.tree, EMPTY, chain([1, 2, 3], "test"))]
-    for (session, _), prompt in zip(batch, prompts, strict=True):
+    sessions, trees = [engine.target.open() for _ in range(3)], [engine.tree, EMPTY, chain([1, 2, 3], "test")]
+    for session, prompt in zip(sessions, (PROMPT, PROMPT[:4], [5]), strict=True):
         session.extend(prompt)
-    outs = engine.target.forward(batch, RequiredOutputs())
-    together = [
-        [np.array(o.logits(r)) for r in range(len(t) + 1)] for o, (_, t) in zip(outs, batch, strict=True)
-    ]
-    for session, _ in batch:
+    together: list[tuple[list[int], DraftTree, list[np.ndarray]]] = []
+    for _ in range(2):
+        outs = engine.target.forward(list(zip(sessions, trees, strict=True)), RequiredOutputs())
+        for out, session, tree in zip(outs, sessions, trees, strict=True):
+            rows = [np.array(out.logits(row)) for row in range(len(tree) + 1)]
+            together.append((list(session.tokens), tree, rows))
+        for session, tree in zip(sessions, trees, strict=True):
+            session.commit(range(min(1, len(tree))), 8)
+    for session in sessions:
         session.close()
-    for rows, prompt, (_, tree) in zip(together, prompts, batch, strict=True):
+    for text, tree, rows in together:
         alone = engine.target.open()
-        alone.extend(prompt)
+        alone.extend(text)
         for a, b in zip(rows, engine.rows(alone, tree), strict=True):
             assert engine.same(a, b)
         alone.close()

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.backends.toy import ToyTarget
+from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Drafter, RequiredOutputs, Target
+from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Drafter, Target
 from paceline.speculative.loop import decode, start_request
+from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sessions import DelegatingSession, TreeSession
+from paceline.speculative.sessions import DerivedSession, ResumableSession, TreeSession
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from sum_model import N_CTX, SumTarget
 
+V = 5
+texts = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=8), min_size=1, max_size=6)
 CHAIN = chain([4, 5, 6], "test")
 
 
@@ -82,12 +86,31 @@ def test_a_prompt_without_tokens_or_beyond_the_context_changes_nothing(n: int, c
     assert (session.tokens, session.calls) == ([], [])
 
 
-class Wrapper(DelegatingTarget):
-    def open(self, beside: object = None) -> DelegatingSession:
-        return DelegatingSession(self.inner.open())
+class Doubled(DerivedSession):
+    """A session whose inner one has each token twice."""
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs) -> Any:
-        return self.inner.forward([(session.inner, tree) for session, tree in batch], want)
+    def __init__(self) -> None:
+        super().__init__(ResumableSession(SumTarget(9)))
+        self.text: list[int] = []
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        self.text += [token for token in tokens for _ in range(2)]
+        self._reader.sync_to(self.text)
+
+
+def test_a_derived_session_moves_the_other_one_along() -> None:
+    session = Doubled()
+    session.extend([1, 2])
+    assert session.pending_tokens == 3
+    for tree in (session, session.inner):
+        tree.compute_tree(CHAIN)
+    session.extend(())
+    assert session.inner.tree is None
+    session.compute_tree(CHAIN)
+    session.commit([0], 7)
+    assert (session.tokens, session.inner.tokens) == ([1, 2, 4, 7], [1, 1, 2, 2, 4, 4, 7, 7])
+    session.close()
+    assert session.inner.tokens == []
 
 
 def decoded(target: Target, drafter: Drafter) -> list[int]:
@@ -101,7 +124,7 @@ def decoded(target: Target, drafter: Drafter) -> list[int]:
 
 def test_a_wrapped_target_decodes_as_the_target_does() -> None:
     inner = ToyTarget(6)
-    target = Wrapper(inner)
+    target = SimulatedTarget(inner, PassCosts.flat(1.0), VirtualClock())
     assert (target.vocab, target.caps, target.origin, target.text) == (
         inner.vocab, inner.caps, inner.origin, inner.text
     )  # fmt: skip
@@ -120,3 +143,35 @@ def test_the_documented_backend_decodes() -> None:
     tokens = decoded(target, LookupDrafter(1, 2))
     assert tokens == decoded(target, NoDrafter())
     assert len(tokens) == 32 < N_CTX
+
+
+@given(texts=texts)
+def test_whatever_the_text_becomes_the_answers_are_that_texts(texts: Sequence[list[int]]) -> None:
+    target: Target = ToyTarget(V)
+    reader = ResumableSession(target)
+    for text in texts:
+        reader.sync_to(text)
+        assert reader.session.tokens == text
+        out = target.forward([(reader.session, chain([1, 2], "x"))], NO_OUTPUTS)[0]
+        fresh = target.open()
+        fresh.extend(text)
+        assert (
+            out.logits(0).tolist()
+            == target.forward([(fresh, chain([], "x"))], NO_OUTPUTS)[0].logits(0).tolist()
+        )
+    reader.close()
+    assert reader.session.tokens == []
+
+
+def test_a_list_that_is_appended_to_is_read_on() -> None:
+    text, target = [1, 2, 3], ToyTarget(V)
+    reader = ResumableSession(target)
+    first = reader.session
+    for more in ([], [4, 0], [1]):
+        text += more
+        reader.sync_to(text)
+        assert reader.session is first
+        assert list(first.tokens) == text
+    first.extend([2, 2])  # by somebody else
+    reader.sync_to(text)
+    assert list(reader.session.tokens) == text

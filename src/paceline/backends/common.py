@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.interfaces import PromptSelector
-from paceline.speculative.resumable_session import common_prefix as common_prefix
 from paceline.speculative.sessions import TreeSession
+from paceline.speculative.sessions import common_prefix as common_prefix
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie

@@ -25,7 +25,6 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
-from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -277,11 +276,8 @@ class ToyForward(LogitsOutput):
     ) -> None:
         self._target, self._states, self._first = target, states, first
         self._pass = target._passes
-        super().__init__(computed, Features(self._top(want.top_k), *self._hidden(lead, want), start))
-
-    def _top(self, k: int) -> NDArray[np.int64] | None:
-        rows = range(self._first, len(self._states))
-        return np.stack([filter_top_k(self.logits(row), k) for row in rows]) if k and rows else None
+        top = self.top_k(range(first, len(states)), want.top_k)
+        super().__init__(computed, Features(top, *self._hidden(lead, want), start))
 
     def _hidden(self, lead: Sequence[ComputedToken], want: RequiredOutputs) -> tuple[Any, int]:
         if not want.layers:

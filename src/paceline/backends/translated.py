@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,8 @@ from paceline.speculative.interfaces import (
     Session,
     Target,
 )
-from paceline.speculative.resumable_session import ResumableSession
-from paceline.speculative.sampling import Logits, filter_top_k
-from paceline.speculative.sessions import TreeSession
+from paceline.speculative.sampling import Logits
+from paceline.speculative.sessions import DerivedSession, ResumableSession
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation, largest, window
 
@@ -57,30 +55,14 @@ class CrossVocabTarget(DelegatingTarget):
         ]
 
 
-class CrossVocabSession(TreeSession):
-    """A session of the draft. The prompt is translated as a whole, and each later token by itself."""
+class CrossVocabSession(DerivedSession):
+    """A session of the draft. The prompt is translated as a whole, and each later token by itself.
+    draft_tree: the tree in the draft's tokens. last_draft_nodes: the last draft node of each target node."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
-        super().__init__()
-        self._caps = draft.caps
-        self._translation = translation
-        self._reader = ResumableSession(draft)
+        super().__init__(ResumableSession(draft))
+        self._caps, self._translation = draft.caps, translation
         self._read: list[int] = []
-        self._reset_tree()
-
-    def _reset_tree(self) -> None:
-        # The tree in the draft's tokens, and the last draft node of each target node.
-        self.draft_tree = EMPTY
-        self.last_draft_nodes = [ROOT]
-
-    @property
-    def inner(self) -> Any:
-        return self._reader.session
-
-    @property
-    def pending_tokens(self) -> int:
-        """Number of the draft's tokens to prefill."""
-        return int(self.inner.pending_tokens)
 
     def _append(self, tokens: Sequence[int]) -> None:
         if self.tokens:
@@ -88,19 +70,12 @@ class CrossVocabSession(TreeSession):
                 self._read += self._translation.token(token)
         else:
             self._read = self._translation.prompt(tokens)
-        self._sync()
-
-    def _sync(self) -> None:
         self._reader.sync_to(window(self._read, self._translation.lead, self._caps))
-        self._reset_tree()
-
-    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...  # `_append` does
-
-    def _rewind(self) -> None:
-        self._sync()
 
     def _compute(self, tree: DraftTree, first: int) -> None:
         """Translate the new nodes."""
+        if first == 0:
+            self.draft_tree, self.last_draft_nodes = EMPTY, [ROOT]
         tokens, parents = list(self.draft_tree.tokens), list(self.draft_tree.parents)
         for node in range(len(self.last_draft_nodes) - 1, len(tree)):
             end = self.last_draft_nodes[tree.parents[node] + 1]
@@ -111,12 +86,6 @@ class CrossVocabSession(TreeSession):
             self.last_draft_nodes.append(end)
         n = len(tokens)
         self.draft_tree = DraftTree(tuple(tokens), tuple(parents), (1.0,) * n, ("draft",) * n)
-
-    def close(self) -> None:
-        super().close()
-        self._reader.close()
-        self._read = []
-        self._reset_tree()
 
 
 class CrossVocabForward(LogitsOutput):
@@ -134,11 +103,7 @@ class CrossVocabForward(LogitsOutput):
         self._rows = [node + 1 for node in ends]
         self._common = translation.common
         self._size = translation.target.vocab.size
-        super().__init__(out.computed)
-        rows = range(first, len(ends))
-        if want.top_k and rows:
-            top = np.stack([filter_top_k(self.logits(row), want.top_k) for row in rows])
-            self.features = Features(top_k=top)
+        super().__init__(out.computed, Features(self.top_k(range(first, len(ends)), want.top_k)))
 
     def logits(self, row: int) -> Logits:
         row_index(row, range(self._first, len(self._rows)))

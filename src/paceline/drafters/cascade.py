@@ -30,9 +30,8 @@ from paceline.speculative.interfaces import (
 )
 from paceline.speculative.policy.calibration import Calibrator, logit_at
 from paceline.speculative.policy.cost_model import PassCosts
-from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import Logits
-from paceline.speculative.sessions import TreeSession
+from paceline.speculative.sessions import DerivedSession, ResumableSession
 from paceline.speculative.tree import DraftTree, chain
 
 DEFERRED = "later"
@@ -143,12 +142,12 @@ class CascadeTarget(DelegatingTarget):
         return [session.row(len(tree)) for session, tree in batch]
 
 
-class AheadSession(TreeSession):
+class AheadSession(DerivedSession):
     """A session whose inner session holds the chain and some of the copier's guesses behind it."""
 
     def __init__(self, target: CascadeTarget, reader: ResumableSession) -> None:
-        super().__init__()
-        self._target, self._reader = target, reader
+        super().__init__(reader)
+        self._target = target
         self._text: list[int] = []  # the same tokens
         self.begin_chain(None, 0)
         self._restart()
@@ -164,23 +163,10 @@ class AheadSession(TreeSession):
         self._copied, self._depth = copied, depth
         self._guessed: list[tuple[int, DraftTree]] = []
 
-    @property
-    def inner(self) -> Session:
-        return self._reader.session
-
-    @property
-    def pending_tokens(self) -> int:
-        return self.inner.pending_tokens
-
     def _append(self, tokens: Sequence[int]) -> None:
         self._restart()
         self._text += tokens
         self._reader.sync_to(self._text)
-
-    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...  # `_append` does
-
-    def _rewind(self) -> None:
-        self._append(())
 
     def has_computed(self, path: tuple[int, ...]) -> bool:
         """Return whether the row below the chain `path` is known."""
@@ -243,7 +229,6 @@ class AheadSession(TreeSession):
 
     def close(self) -> None:
         super().close()
-        self._reader.close()
         self._text = []
         self._restart()
 

@@ -121,7 +121,7 @@ class _Composition:
             drafter.close()
 
 
-def learners(drafter: Drafter) -> list[LearningDrafter]:
+def learners(drafter: object) -> list[LearningDrafter]:
     """Return the drafter if it learns, or the parts of a composition that do."""
     if isinstance(drafter, _Composition):
         return [learner for part in drafter.drafters for learner in learners(part)]

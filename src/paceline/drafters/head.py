@@ -13,8 +13,8 @@ from paceline.heads.draft_base import DraftForward
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import NO_BUDGET, NO_OUTPUTS, Budget, Features, RequiredOutputs, Session
-from paceline.speculative.resumable_session import ResumableSession, common_prefix
 from paceline.speculative.sampling import Logits
+from paceline.speculative.sessions import ResumableSession, common_prefix
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
 

@@ -32,7 +32,6 @@ from paceline.speculative.interfaces import (
     Session,
     Target,
 )
-from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import (
     Logits,
@@ -43,6 +42,7 @@ from paceline.speculative.sampling import (
     filter_top_k,
     probabilities,
 )
+from paceline.speculative.sessions import ResumableSession
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.speculative.vocabulary import Vocab

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.heads.draft_base import DraftBase, DraftForward
 from paceline.speculative.interfaces import NO_OUTPUTS, Session
-from paceline.speculative.sessions import TreeSession
+from paceline.speculative.sessions import DerivedSession, ResumableSession
 from paceline.speculative.tree import DraftTree, chain
 
 
@@ -36,7 +36,7 @@ class ParallelDraft(DraftBase):
         return {**self.inner.identity(), "masks": len(self.masks)}
 
     def open(self, beside: Session | None = None) -> ParallelDraftSession:
-        return ParallelDraftSession(self.inner.open())
+        return ParallelDraftSession(ResumableSession(self.inner))
 
     def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
         firsts = [0 if isinstance(tree, int) else session.compute_tree(tree) for session, tree in batch]
@@ -57,17 +57,12 @@ class ParallelDraft(DraftBase):
         ]
 
 
-class ParallelDraftSession(TreeSession):
+class ParallelDraftSession(DerivedSession):
     """A session of the draft model. rows: logits of the root and the masks, once computed."""
 
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
+    def __init__(self, reader: ResumableSession) -> None:
+        super().__init__(reader)
         self.rows: list[Any] = []
-
-    @property
-    def pending_tokens(self) -> int:
-        return int(self.inner.pending_tokens)
 
     def rows_of(self, tree: DraftTree | int) -> list[Any]:
         """Return the rows of a tree, by the depth of its nodes."""
@@ -78,13 +73,3 @@ class ParallelDraftSession(TreeSession):
     def _append(self, tokens: Sequence[int]) -> None:
         self.rows = []
         self.inner.extend(tokens)
-
-    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...  # `_append` does
-
-    def _rewind(self) -> None:
-        self._append(())
-
-    def close(self) -> None:
-        super().close()
-        self.rows = []
-        self.inner.close()

@@ -83,7 +83,7 @@ class BatchError(PacelineError):
 
 
 class ContractError(PacelineError):
-    """A drafter or backend that breaks the contract in interfaces.py: always a bug."""
+    """A drafter that breaks the contract in interfaces.py: always a bug, perhaps in an installed package."""
 
 
 class NotLosslessError(PacelineError):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline.speculative import sampling
 from paceline.speculative.interfaces import NO_FEATURES, Features
 from paceline.speculative.sampling import Logits, Mask, Sampling, TokenDistribution
@@ -29,6 +32,10 @@ class LogitsOutput(ABC):
 
     @abstractmethod
     def logits(self, row: int) -> Logits: ...
+
+    def top_k(self, rows: range, k: int) -> NDArray[np.int64] | None:
+        """Return the ids [rows, k] of the largest logits, best first; None without rows or for k = 0."""
+        return np.stack([sampling.filter_top_k(self.logits(row), k) for row in rows]) if k and rows else None
 
     def argmax(self, row: int) -> int:
         return sampling.argmax(self.logits(row))

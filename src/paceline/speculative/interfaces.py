@@ -108,7 +108,8 @@ class ForwardOutput(Protocol):
 
 
 class Session(Protocol):
-    """One token sequence, and sole owner of its KV cache or recurrent state. Only `forward` computes."""
+    """One token sequence, and sole owner of its KV cache or recurrent state. Only `forward` computes.
+    Backends derive theirs from TreeSession (sessions.py)."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -158,7 +159,7 @@ class SelectsPromptTokens(Protocol):
 
 
 class Target(Protocol):
-    """A loaded model, or a view of one."""
+    """A loaded model, or a view of one. Wrappers derive from DelegatingTarget (delegating.py)."""
 
     @property
     def vocab(self) -> Vocab: ...

@@ -1,4 +1,4 @@
-"""Sessions for backends: the base of those that compute draft trees, and of those around another session."""
+"""Sessions: the base of those that compute draft trees, and those around another session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.interfaces import UNLIMITED
+from paceline.speculative.interfaces import UNLIMITED, Session, Target
 from paceline.speculative.tree import DraftTree
 
 
@@ -105,6 +105,32 @@ class TreeSession:
         """Drop the root and the nodes of the last tree."""
 
 
+class DerivedSession(TreeSession):
+    """A session whose tree another session computes, in another form. `_append` moves that one along."""
+
+    def __init__(self, reader: ResumableSession) -> None:
+        super().__init__()
+        self._reader = reader
+
+    @property
+    def inner(self) -> Any:
+        return self._reader.session
+
+    @property
+    def pending_tokens(self) -> int:
+        return int(self.inner.pending_tokens)
+
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Do nothing: `_append` keeps what the other session has of the tokens."""
+
+    def _rewind(self) -> None:
+        self._append(())
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()
+
+
 class DelegatingSession:
     """A session that forwards to the session `inner`."""
 
@@ -128,3 +154,34 @@ class DelegatingSession:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class ResumableSession:
+    """A session that can be moved to another token sequence; a new session reuses the cached prefix."""
+
+    def __init__(self, target: Target, beside: Session | None = None, session: Session | None = None) -> None:
+        self._target, self._beside = target, beside
+        self.session: Session = target.open(beside) if session is None else session
+        self._synced: Sequence[int] = ()
+        self._n_synced = 0
+
+    def sync_to(self, tokens: list[int]) -> None:
+        """Make `tokens` the committed sequence, the last one being the root.
+        The same list as in the last call may only have grown, and is not compared again."""
+        n = len(self.session.tokens)
+        if (tokens is not self._synced or n != self._n_synced) and tokens[:n] != self.session.tokens:
+            self.session.close()
+            self.session, n = self._target.open(self._beside), 0
+        self.session.extend(tokens[n:])
+        self._synced, self._n_synced = tokens, len(tokens)
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])

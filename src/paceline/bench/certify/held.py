@@ -27,7 +27,7 @@ from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session, Target
-from paceline.speculative.sampling import Probabilities, Sampling, filter_top_k, probabilities
+from paceline.speculative.sampling import Probabilities, Sampling, probabilities
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -89,10 +89,8 @@ class FixedRowsOutput(LogitsOutput):
         self, target: FixedRowsTarget, after: list[int], tree: DraftTree, want: RequiredOutputs
     ) -> None:
         self._target, self._after, self._tree = target, after, tree
-        super().__init__(len(tree) + 1)
-        if want.top_k:
-            top = np.stack([filter_top_k(self.logits(row), want.top_k) for row in range(len(tree) + 1)])
-            self.features = Features(top_k=top)
+        rows = len(tree) + 1
+        super().__init__(rows, Features(self.top_k(range(rows), want.top_k)))
 
     def logits(self, row: int) -> Rows:
         after = self._after if row == 0 else [*self._after, *self._tree.path_tokens(row - 1)]

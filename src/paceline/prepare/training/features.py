@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.prepare.training.answer_folder import Answer, Ids
-from paceline.speculative.errors import ContractError, LogitsError, UsageError
+from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import DraftTree, chain
@@ -97,9 +97,7 @@ class OnlineFeatures(FeatureSource):
         return self.compute(tokens, len(answer.prompt))
 
     def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
-        """Run teacher forcing over the tokens.
-
-        Raises ContractError if the target shows no hidden states, LogitsError if its logits are invalid."""
+        """Run teacher forcing over the tokens. Raises LogitsError if the target's logits are invalid."""
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
@@ -128,8 +126,8 @@ class OnlineFeatures(FeatureSource):
         logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
         if not np.isfinite(logprobs).all():
             raise LogitsError(f"{target.origin}: its logits are not numbers")
-        if (rows := sum(map(len, hidden))) != n:
-            raise ContractError(f"passes over {n} tokens have {rows} rows of hidden states")
+        rows = sum(map(len, hidden))
+        assert rows == n, f"passes over {n} tokens have {rows} rows of hidden states"
         return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
 
 
@@ -161,11 +159,10 @@ class Sequences:
 
 
 def hidden_states(out: ForwardOutput, start: int) -> Floats:
-    """Return a pass's hidden states in float32. Raises ContractError if they do not begin at `start`."""
-    features = out.features
-    if features.hidden is None or features.start != start:
-        raise ContractError(f"a pass has no hidden states from position {start} on")
-    hidden = features.hidden
+    """Return a pass's hidden states in float32, which begin at `start`."""
+    features, hidden = out.features, out.features.hidden
+    assert hidden is not None, "a pass has no hidden states"
+    assert features.start == start, f"hidden states from position {features.start} on, not {start}"
     if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
         hidden = hidden.detach().float().cpu().numpy()
     return np.asarray(hidden, np.float32)
