@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.drafter_table import DRAFT, DRAFTERS, DRAFTS, HEADS, users
-from paceline.speculative.interfaces import Rollback
+
+if TYPE_CHECKING:
+    from paceline.speculative.interfaces import Rollback
+
 
 LLAMA_CPP, TRANSFORMERS, TOY = BACKENDS = ("llama.cpp", "transformers", "toy")
 

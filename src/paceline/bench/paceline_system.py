@@ -14,6 +14,7 @@ from paceline.backends.interface import Backend
 from paceline.bench.method import Method
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.drafter_factory import make_drafter, make_policy
+from paceline.drafters.compose import learners
 from paceline.drafts import open_confidence, open_draft
 from paceline.loading import load_plan
 from paceline.plan import resolve
@@ -161,9 +162,7 @@ class PacelineSystem:
     @property
     def learns(self) -> bool:
         """True if an answer may change later drafts."""
-        drafter = self.llm.drafter
-        remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
-        return remembers or self.llm.policy.learns
+        return bool(learners(self.llm.drafter)) or self.llm.policy.learns
 
     def forget(self) -> None:
         """Discard what was learned from answers."""

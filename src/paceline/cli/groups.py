@@ -19,7 +19,7 @@ from paceline.fits import NAMED
 from paceline.settings import Drafting, EngineOptions, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
-from paceline.speculative.validation import MAX_LOGIT, read_number, settings_of
+from paceline.speculative.validation import read_number, settings_of
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 
 BOUNDS = ("minimum", "maximum")
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+# Of settings, where it is not --NAME, and what stands for their values in --help. As in llama.cpp.
+OPTION_NAMES = {
+    "n_ctx": "-c --ctx-size",
+    "threads": "-t --threads",
+    "gpu_layers": "-ngl --gpu-layers",
+    "temperature": "--temp",
+    "typical_p": "--typical",
+}
+METAVARS = {
+    **{"int": "N", "float": "X", "str": "NAME", "bool": ""},
+    **{"policy": "RULE", "verify": "RULE", "cross_vocab": "MODE", "kernels": "MODE"},
+    **{"cache_type": "TYPE", "dtype": "TYPE", "lossy": "CHOICE", "role": "ROLE"},
+}
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 
@@ -92,22 +105,20 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
     ]
 
 
-def setting_options(
-    panel: str, kind: Any, *rows: tuple[str, str, str], env: bool = True
-) -> list[inspect.Parameter]:
-    """Return the options of fields of a settings class: field, option names and metavar of each."""
+def setting_options(panel: str, kind: Any, *names: str) -> list[inspect.Parameter]:
+    """Return options for the fields of a settings class: these names, by default all that have a help."""
     settings, types = settings_of(kind), {it.name: it for it in fields(kind)}
-    out = []
-    for name, names, metavar in rows:
-        setting, default = settings[name], types[name].default
-        hint: Any = TYPES[str(types[name].type).removesuffix(" | None")]
-        if setting.choices:
-            hint = Literal[tuple(setting.choices)]
-        if default is None or (setting.choices and default not in setting.choices):
+    rows = []
+    for name in names or settings:
+        choices, default = tuple(settings[name].choices), types[name].default
+        type_name = str(types[name].type).removesuffix(" | None")
+        hint: Any = Literal[choices] if choices else TYPES[type_name]
+        if default is None or (choices and default not in choices):
             hint, default = hint | None, None
-        bounds = setting.low, setting.high if setting.high is None or setting.high < MAX_LOGIT else None
-        out += option_table(panel, (name, hint, default, names, metavar, setting.help, *bounds), env=env)
-    return out
+        option_names = OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+        metavar = METAVARS.get(name) or METAVARS[type_name]
+        rows.append((name, hint, default, option_names, metavar, settings[name].help))
+    return option_table(panel, *rows)
 
 
 def _models(
@@ -131,26 +142,15 @@ MODEL_OPTIONS = OptionGroup(
              f"A draft model, or a draft head. {', '.join([*NAMED.values(), *HEADS.values()])}; `paceline "
              "pairs TARGET` lists which fit."),
         ),
-        *setting_options(
-            MODELS, EngineOptions,
-            ("n_ctx", "-c --ctx-size", "N"),
-            ("threads", "-t --threads", "N"),
-            ("gpu_layers", "-ngl --gpu-layers", "N"),
-        ),
+        *setting_options(MODELS, EngineOptions, "n_ctx", "threads", "gpu_layers"),
         *option_table(
-            MODELS, ("flash_attention", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
-                     settings_of(EngineOptions)["flash_attention"].help),
+            MODELS,
+            ("flash_attention", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
+             settings_of(EngineOptions)["flash_attention"].help),
         ),
-        *setting_options(
-            MODELS, EngineOptions, ("cache_type", "--cache-type", "TYPE"), ("kernels", "--kernels", "MODE")
-        ),
-        *setting_options(MODELS, Quality, ("lossy", "--lossy", "CHOICE"), ("role", "--role", "ROLE")),
-        *setting_options(
-            MODELS, EngineOptions,
-            ("device", "--device", "NAME"),
-            ("dtype", "--dtype", "TYPE"),
-            ("attention", "--attention", "NAME"),
-        ),
+        *setting_options(MODELS, EngineOptions, "cache_type", "kernels"),
+        *setting_options(MODELS, Quality),
+        *setting_options(MODELS, EngineOptions, "device", "dtype", "attention"),
     ],
     _models,
 )  # fmt: skip
@@ -173,26 +173,17 @@ def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Sampling:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
 
-SAMPLING_NAMES = {"temperature": "--temp", "typical_p": "--typical"}  # llama.cpp's
 SAMPLING_OPTIONS = OptionGroup(
-    option_table(
-        SAMPLING,
-        *(
-            (
-                it.name,
-                TYPES[str(it.type)],
-                it.default,
-                SAMPLING_NAMES.get(it.name, f"--{it.name.replace('_', '-')}"),
-                "N" if it.type == "int" else "X",
-                settings_of(Sampling)[it.name].help,
-            )
-            for it in fields(Sampling)
-            if it.name != "logit_bias"
+    [
+        *setting_options(SAMPLING, Sampling),
+        *option_table(
+            SAMPLING,
+            ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X",
+             "Add X to a token's logit (13=-2.5)."),
         ),
-        ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5)."),
-    ),
+    ],
     _sampling,
-)
+)  # fmt: skip
 # For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
@@ -225,31 +216,11 @@ CHAT_SAMPLING_OPTIONS = OptionGroup(
 
 DRAFTING_OPTIONS = OptionGroup(
     [
-        *setting_options(
-            DRAFTING, Drafting,
-            ("policy", "--policy", "RULE"),
-            ("n_draft", "--n-draft", "N"),
-            ("width", "--width", "N"),
-            ("p_min", "--p-min", "X"),
-            ("p_split", "--p-split", "X"),
-            ("draft_temp", "--draft-temp", "X"),
-            ("draft_top_k", "--draft-top-k", "N"),
-        ),
-        *setting_options(DRAFTING, EngineOptions, ("exact_greedy", "--exact-greedy", "")),
-        *setting_options(
-            DRAFTING, Drafting,
-            ("verify", "--verify", "RULE"),
-            ("cross_vocab", "--cross-vocab", "MODE"),
-            ("ngram_min", "--ngram-min", "N"),
-            ("ngram_max", "--ngram-max", "N"),
-            ("min_draft_tokens", "--min-draft-tokens", "N"),
-            ("lookahead_window", "--lookahead-window", "N"),
-            ("lookahead_ngram", "--lookahead-ngram", "N"),
-            ("lookahead_guesses", "--lookahead-guesses", "N"),
-        ),
+        *setting_options(DRAFTING, Drafting),
+        *setting_options(DRAFTING, EngineOptions, "exact_greedy"),
     ],
     _drop_unset,
-)  # fmt: skip
+)
 
 
 def with_drafting(
