@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 from paceline.api import LLM
 from paceline.backends.interface import Backend
@@ -22,7 +21,7 @@ from paceline.drafts import open_draft, source_of, traits_of
 from paceline.fits import COPIES, LOSSY_PREFILL, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
-from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, LoadSettings, PathLike
+from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
@@ -39,7 +38,7 @@ def load(
     *,
     corpora: Sequence[PathLike] = (),
     remember: bool | PathLike = False,
-    **settings: Unpack[LoadSettings],
+    **settings: Any,
 ) -> LLM:
     """Load a model with its drafters.
 
@@ -60,9 +59,8 @@ def load(
     settings: fields of EngineOptions (n_ctx, threads, gpu_layers, ..., sessions), of Quality (lossy, role)
     and of Drafting (n_draft, width, p_min, ...); see settings.py.
     """
-    return load_options(
-        LoadOptions.of(target, draft, drafters, corpora=corpora, remember=remember, **settings)
-    )
+    options = LoadOptions.of(target, draft, drafters, corpora=corpora, remember=remember, **settings)
+    return load_options(options)
 
 
 def load_options(options: LoadOptions) -> LLM:
@@ -72,22 +70,13 @@ def load_options(options: LoadOptions) -> LLM:
 
 def load_plan(plan: LoadPlan) -> LLM:
     with ExitStack() as undo:
-        llm = assemble(plan, open_models(plan, undo))
+        llm = assemble(plan, *open_models(plan, undo))
         undo.pop_all()
     return llm
 
 
-@dataclass(frozen=True)
-class OpenModels:
-    """The loaded models. drafting: the settings, as this target allows them."""
-
-    target: Backend
-    draft: Backend | None
-    drafting: Drafting
-
-
-def open_models(plan: LoadPlan, undo: ExitStack) -> OpenModels:
-    """Open target and draft. undo: closes them."""
+def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
+    """Open target and draft; return them with the drafting that the target allows. undo: closes them."""
     engine = plan.options.engine
     rows = 0
     if engine.exact_greedy:
@@ -101,7 +90,7 @@ def open_models(plan: LoadPlan, undo: ExitStack) -> OpenModels:
         undo.callback(draft.close)
     if plan.quality.prefill:
         select_prompt_tokens(plan, target, draft)
-    return OpenModels(target, draft, drafting)
+    return target, draft, drafting
 
 
 def allowed_drafting(plan: LoadPlan, target: Backend) -> Drafting:
@@ -137,14 +126,12 @@ def select_prompt_tokens(plan: LoadPlan, target: Backend, draft: Backend | None)
     compute_part_of_prompts(target, selecting, plan.quality.prefill)
 
 
-def assemble(plan: LoadPlan, models: OpenModels) -> LLM:
+def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: Drafting) -> LLM:
     """Make drafters and policy, and return the model with all of them."""
-    target, draft, options = models.target, models.draft, plan.options
-    costs = costs_of(target, draft) if models.drafting.policy == "rate" else None
+    options = plan.options
+    costs = costs_of(target, draft) if drafting.policy == "rate" else None
     corpora = Corpora.find(options.corpora, target.vocab)
-    drafter, drafting = make_drafter(
-        models.drafting, target, draft, corpora, costs, to_stderr, plan.confidence
-    )
+    drafter, drafting = make_drafter(drafting, target, draft, corpora, costs, to_stderr, plan.confidence)
     history = learn_past_answers(target.vocab, drafter, options.remember) if options.remember else None
     llm = LLM(target, drafter, drafting, draft, history, corpora, make_policy(drafting, costs))
     llm.role = options.quality.role

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from paceline.drafter_table import DRAFT, DRAFTERS, TRAINED_FOR, DrafterEntry, users, uses_draft
 from paceline.speculative import validation as typed
@@ -40,17 +40,10 @@ CHAINS = ("lookup", "model")  # the drafters of `auto` if all passes have one sh
 class EngineOptions:
     """How models are loaded and run. Raises UsageError for invalid options.
 
-    n_ctx: tokens of context per request; 0 is the model's, at most 4,096.
-    threads: by default one per physical core, within a container's quota.
-    gpu_layers: layers of each GGUF model on a GPU.
+    kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md).
     flash_attention: if None, llama.cpp chooses; Paceline's kernels always have it.
-    cache_type: type of the KV cache.
-    kernels: "auto" uses Paceline's kernels for GGUF models if they can be compiled (docs/kernels.md), "off"
-    llama.cpp only.
-    device, dtype, attention: for transformers models; dtype "auto" is as stored.
-    exact_greedy: greedy output equals plain output to the last bit, as always with Paceline's kernels.
-    Otherwise all passes have n_draft + 1 rows, so that a plain step costs as much, and drafts are chains.
-    sessions: most requests decoded at the same time; each has its context."""
+    exact_greedy: as always with Paceline's kernels. Otherwise all passes have n_draft + 1 rows, so that a
+    plain step costs as much, and drafts are chains."""
 
     n_ctx: int = setting(0, "Tokens of context. Default: up to 4,096.", 0)
     threads: int | None = setting(None, "Threads. Default: one per physical core.")
@@ -72,21 +65,11 @@ class EngineOptions:
 class Drafting:
     """The settings of drafters and verification. Raises UsageError for invalid settings.
 
-    drafters: names in the order they are called.
-    policy: the rule for the length of drafts (speculative/policy/interface.py); by default "rate" for the
-    drafter auto, and "p_min" otherwise.
-    n_draft: the longest draft.
-    width: most leaves of a draft tree; 1 is a chain.
-    p_min, p_split: see Budget.
-    draft_temp: temperature of the draft model; 0 is greedy, larger values sample from its draft_top_k.
-    verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree, or token and
-    recursive for a large vocabulary (verify.py).
-    min_draft_tokens: a draft of so many tokens ends the calls of further drafters.
-    ngram_min, ngram_max: lengths that lookup matches, the longest first.
-    lookahead_window, lookahead_ngram, lookahead_guesses: columns, length of n-grams, number of guesses; they
-    replace n_draft and width.
-    cross_vocab: the use of a draft model of another vocabulary: "tli" drafts common tokens
-    (backends/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
+    drafters: names in the order they are called. p_min, p_split: see Budget.
+    verify: "auto" is block for a chain and traversal for a tree, or token and recursive for a large
+    vocabulary (verify.py).
+    lookahead_window, lookahead_ngram, lookahead_guesses: replace n_draft and width.
+    cross_vocab: see backends/translated.py (tli) and drafters/slem.py."""
 
     drafters: tuple[str, ...] = CHAINS
     policy: str = setting(
@@ -223,10 +206,9 @@ PLAIN = Drafting(drafters=("none",))
 class Quality:
     """Options that trade output quality for speed. Raises UsageError.
 
-    lossy: "experts=N" uses N experts of a mixture per token, "prefill=0.2" computes a fifth of each long
-    prompt, which the draft model chooses; "" changes nothing.
-    role: "quality" refuses `lossy`; "speed" uses what `paceline experts` and `paceline prefill` recommended
-    for the models, each within the bound of quality given there.
+    lossy: "experts=N", the experts of a mixture per token, "prefill=0.2", the share of a long prompt that is
+    computed and that the draft model chooses, or both with a comma.
+    role: "speed" stays within the bounds of quality that were given to the recommending commands.
     experts, prefill: the numbers in `lossy`, or 0."""
 
     lossy: str = setting(
@@ -308,39 +290,6 @@ class LoadOptions:
             "role": self.quality.role,
             "corpora": list(map(str, self.corpora)),
         }
-
-
-class LoadSettings(TypedDict, total=False):
-    """The keywords of `load` that are fields of EngineOptions, Quality and Drafting."""
-
-    n_ctx: int
-    threads: int | None
-    gpu_layers: int
-    flash_attention: bool | None
-    cache_type: str
-    kernels: str
-    device: str
-    dtype: str
-    attention: str
-    exact_greedy: bool
-    sessions: int
-    lossy: str
-    role: str
-    policy: str
-    n_draft: int
-    width: int
-    p_min: float
-    p_split: float
-    draft_temp: float
-    draft_top_k: int
-    verify: str
-    min_draft_tokens: int
-    ngram_min: int
-    ngram_max: int
-    lookahead_window: int
-    lookahead_ngram: int
-    lookahead_guesses: int
-    cross_vocab: str
 
 
 def make_settings(kind: type[T], values: Mapping[str, Any]) -> T:
