@@ -42,7 +42,9 @@ def from_completion(
 ) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
     given: Any = request.prompt
-    prompts = [given] if isinstance(given, str) or not given or isinstance(given[0], int) else given
+    if given == []:
+        raise UsageError("prompt: the list is empty; give at least one prompt")
+    prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
     fields: dict[str, Any] = {
@@ -153,10 +155,18 @@ def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Samp
 def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:
     """Return the most tokens of the answer. Raises UsageError for a limit that this server does not allow."""
     n_ctx = llm.target.caps.n_ctx
-    largest = min(n_ctx, limits.n_predict or n_ctx)
-    if most is not None and most > largest:
-        raise UsageError(f"max_tokens {most:,}: this server gives answers of at most {largest:,} tokens")
-    return min(most or largest, largest, n_ctx - n_prompt + 1)
+    room = n_ctx - n_prompt + 1
+    allowed = min(room, limits.n_predict or room)
+    if most is None:
+        return allowed
+    if most > n_ctx:
+        raise UsageError(
+            f"max_tokens {most:,}: the context has {n_ctx:,} tokens, {n_prompt:,} of them the prompt's; "
+            f"ask for at most {allowed:,}"
+        )
+    if limits.n_predict and most > limits.n_predict:
+        raise UsageError(f"max_tokens {most:,}: this server gives answers of at most {limits.n_predict:,}")
+    return min(most, allowed)
 
 
 def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:
