@@ -172,10 +172,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
     [
         ("run hi --stop=", "an empty stop string"),
         ("run hi -jf nothing -j {}", "more than one JSON schema"),
-        ("run hi -j {} --regex a", "only one of them"),
-        ("run hi -j {", "not JSON"),
         ("run hi --regex a --ignore-eos", "ignore_eos"),
-        ("run hi --regex (", "unclosed group"),
         ("run hi -jf nothing", "cannot be read"),
         ("run hi --cache-type f64", "--cache-type"),
         ("run hi -md nothing.gguf", "nothing.gguf: no such file"),

@@ -72,6 +72,8 @@ def refused(schema: Any, pattern: str | None, complaint: str) -> None:
         ("[" * 100_000, NO_JSON + "maximum recursion depth"),
         ({"enum": {1, 2}}, NO_JSON + "Object of type set"),
         ({"minimum": float("inf")}, NO_JSON + "Out of range float"),
+        (5, "the JSON schema 5: must be JSON text, a mapping, True or False"),
+        ('{"const": "\\ud800"}', "the JSON schema is not UTF-8 text"),
         ("3", UNUSABLE + "schema must be an object or boolean"),
         ({"type": "text"}, UNUSABLE + "Invalid type: text"),
         ({"type": "string", "pattern": "("}, UNUSABLE + "unclosed group"),

@@ -15,6 +15,7 @@ from paceline.cli.options import argument
 from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
+from paceline.server.keys import keys_of
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
@@ -162,7 +163,7 @@ def serve(
         wrong = error.errors()[0]
         message = wrong["msg"].removeprefix("Value error, ")
         raise UsageError(f"{option_name(str(wrong['loc'][0]))}: {message}") from error
-    config.rules()  # raises for invalid settings before a model is loaded
+    rules = config.rules()
     if replicas is not None:
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
@@ -178,7 +179,7 @@ def serve(
     try:
         engine = replace(loading.engine, sessions=config.sessions)
         with load_options(resolve_models(replace(loading, engine=engine))) as llm:
-            service, app = config.server(llm)
+            service, app = config.server(llm, rules)
             bound_port = listening.getsockname()[1]
             url = f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"
             print_note(f"{names[0]} at {url}/v1, a page at {url}/")
@@ -212,9 +213,7 @@ def read_keys(given: list[str] | None, file: Path | None) -> list[str]:
     """Return the API keys of options, a file or the environment. Raises UsageError for a file without any."""
     keys = list(given or [])
     if file is not None:
-        keys += [line.strip() for line in read_text(file).splitlines() if line.strip()]
-        if not keys:
-            raise UsageError(f"{file}: holds no key; write one a line")
+        keys += keys_of(file, read_text(file))
     elif not keys and (variable := os.environ.get(options.variable("--api-key"))):
         keys = [variable]
     return keys

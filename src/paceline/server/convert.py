@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from paceline.api import LLM
@@ -43,17 +42,20 @@ def from_completion(
 ) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
     given: Any = request.prompt
-    prompts = [given] if isinstance(given, str) or not given or isinstance(given[0], int) else given
+    if given == []:
+        raise UsageError("prompt: the list is empty; give at least one prompt")
+    prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    grammar = response_grammar(request.response_format)
-    most, logprobs = request.max_tokens, request.logprobs
+    fields: dict[str, Any] = {
+        "max_tokens": request.max_tokens,
+        "grammar": response_grammar(request.response_format),
+        "logprobs": request.logprobs,
+        "client": client,
+    }
+    tokens = map(llm.tokens, prompts)
     return ParsedRequest(
-        [
-            one
-            for prompt in prompts
-            for one in _requests(llm, limits, request, llm.tokens(prompt), most, grammar, logprobs, client)
-        ]
+        [one for prompt in tokens for one in _requests(llm, limits, request, prompt=prompt, **fields)]
     )
 
 
@@ -80,9 +82,17 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
         request.messages, choice.tools or None, request.chat_template_kwargs, answer=prefix
     )
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    visible = {} if new_parser is None else llm.visible_control_tokens
-    requests = _requests(llm, limits, request, tokens, most, grammar, logprobs, client, visible)
+    requests = _requests(
+        llm,
+        limits,
+        request,
+        prompt=tokens,
+        max_tokens=most,
+        grammar=grammar,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        client=client,
+        visible_control_tokens={} if new_parser is None else llm.visible_control_tokens,
+    )
     return ParsedRequest(requests, new_parser)
 
 
@@ -100,50 +110,43 @@ def _requests(
     llm: LLM,
     limits: ServerLimits,
     request: SamplingRequest,
-    tokens: Sequence[int],
-    most: int | None,
-    grammar: GrammarSource | None,
-    logprobs: int | None,
-    client: str,
-    visible_control_tokens: Mapping[int, bytes] = MappingProxyType({}),
+    *,
+    prompt: Sequence[int],
+    max_tokens: int | None,
+    **fields: Any,
 ) -> list[GenerationRequest]:
+    """Return `n` requests. fields: others of GenerationRequest."""
     sampling = to_sampling(request, limits.sampling)
     stops = typed.text_list("stop", request.stop or ())
     if len(stops) > MAX_STOPS:
         raise UsageError(f"stop: up to {MAX_STOPS} texts")
-    if grammar is not None:
+    if fields["grammar"] is not None:
         llm.target.token_trie  # noqa: B018  # takes a second; UsageError for a model without an end of text
     seed = request.seed
     if seed is None:
         seed = 0 if sampling.greedy else secrets.randbits(62)
     n_draft, drafters = draft_limits(llm, request)
     first = GenerationRequest(
-        prompt=tokens,
-        max_tokens=most or 1,
+        prompt=prompt,
         sampling=sampling,
         stop=stops,
         ignore_eos=request.ignore_eos,
-        grammar=grammar,
-        logprobs=logprobs,
         n_draft=n_draft,
         drafters=drafters,
-        client=client,
-        scope=client if limits.isolate_clients else "",
+        scope=fields["client"] if limits.isolate_clients else "",
         timeout=limits.timeout,
-        visible_control_tokens=visible_control_tokens,
+        **fields,
     )
     first.require_fits(llm.target)
-    length = max_new_tokens(llm, limits, len(tokens), most)
+    length = max_new_tokens(llm, limits, len(prompt), max_tokens)
     return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
 def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
-    request = request.model_copy(
-        update={name: value for name, value in defaults.items() if name not in request.model_fields_set}
-    )
     values: dict[str, Any] = {name: getattr(request, name) for name in SAMPLERS}
-    values["top_k"] = max(0, request.top_k)
-    if not request.temperature:
+    values |= {name: value for name, value in defaults.items() if name not in request.model_fields_set}
+    values["top_k"] = max(0, values["top_k"])
+    if not values["temperature"]:
         values["typical_p"] = 1.0
     values["logit_bias"] = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
     return Sampling(**values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,9 @@ class Replica:
         from ray import serve
 
         self._name = serve.get_replica_context().replica_id.unique_id
+        rules = replace(settings.rules(), replica=self._name)
         self._llm = load_options(settings.loading())
-        self._service, self._app = settings.server(self._llm, self._name)
+        self._service, self._app = settings.server(self._llm, rules)
         self._app.router.routes.insert(0, Route("/metrics", self._metrics))  # replaces the server's route
 
     def __serve_build_asgi_app__(self) -> App:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, field_validator
 from paceline.api import LLM
 from paceline.models.resolve import default_name
 from paceline.server import app, listen
+from paceline.server.keys import keys_of
 from paceline.server.security import SecurityRules
 from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
 from paceline.settings import LoadOptions
@@ -68,18 +69,15 @@ class ServerSettings(ServerLimits):
     def rules(self) -> SecurityRules:
         keys, file = list(self.api_key), self.api_key_file
         if file is not None:
-            in_file = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-            if not in_file:  # a server without keys would answer everybody
-                raise UsageError(f"{file}: holds no key; write one a line")
-            keys += in_file
+            keys += keys_of(file, file.read_text(encoding="utf-8"))
         return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
 
-    def server(self, llm: LLM, replica: str = "") -> tuple[ServingEngine, FastAPI]:
-        """Return the engine of a loaded model, and its ASGI application. replica: name in responses."""
+    def server(self, llm: LLM, rules: SecurityRules) -> tuple[ServingEngine, FastAPI]:
+        """Return the engine of a loaded model, and its ASGI application."""
         listen.configure_logging(self.log_json, self.quiet)
         service = ServingEngine(llm, self, chunk=self.chunk)
         names = self.alias or [default_name(str(self.loading().target))]
-        return service, app.create(service, names, replace(self.rules(), replica=replica))
+        return service, app.create(service, names, rules)
 
     def loading(self) -> LoadOptions:
         """Return a replica's options of `load`."""
