@@ -46,7 +46,7 @@ def fresh(target: LlamaTarget, text: Sequence[int]) -> np.ndarray:
 
 def cells(target: LlamaTarget, sequence: int) -> int:
     """The last position that the sequence has a cell at."""
-    return int(target._cpp.llama_memory_seq_pos_max(target.cache._memory, sequence))
+    return int(target.cache._cpp.llama_memory_seq_pos_max(target.cache._memory, sequence))
 
 
 def holds_only_what_it_says(target: LlamaTarget) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -33,8 +34,7 @@ def parameters(n: int) -> str:
 
 def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
     """Raise UsageError unless the model with `n` layers has inputs of these layers, which must ascend."""
-    if list(layers) != sorted(set(layers)):
-        raise ContractError(f"hidden states of layers {list(layers)}: each once, in ascending order")
+    assert list(layers) == sorted(set(layers)), f"layers {list(layers)}: each once, in ascending order"
     if not all(0 <= layer <= n for layer in layers):
         raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
 
@@ -76,13 +76,43 @@ def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
         raise UsageError(f"{origin}: has no token {wrong[0]}: its vocabulary has {n_vocab:,}")
 
 
+@dataclass(frozen=True)
+class SparsePrompt:
+    """Where the computed tokens of a prompt stand. A token's place is its index in the KV cache, its position
+    is its index in the text. Tokens after the prompt follow without gaps.
+    positions: of the computed tokens, ascending."""
+
+    positions: Sequence[int]
+
+    @property
+    def skipped(self) -> int:
+        """Prompt tokens that are left out."""
+        return self.positions[-1] + 1 - len(self.positions)
+
+    @property
+    def dense_prefix(self) -> int:
+        """Tokens before the first gap."""
+        return next((i for i, position in enumerate(self.positions) if i != position), len(self.positions))
+
+    def position(self, place: int) -> int:
+        return self.positions[place] if place < len(self.positions) else place + self.skipped
+
+    def moves(self, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the runs of the first `end` places, the last one first: start, end, and distance to move."""
+        for start in range(end - 1, -1, -1):
+            if start == 0 or self.positions[start] > self.positions[start - 1] + 1:
+                if distance := self.positions[start] - start:
+                    yield start, end, distance
+                end = start
+
+
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
     The owner is a weak reference: a session that an interrupt drops frees its slot."""
 
     def __init__(self) -> None:
         self.cached: list[int] = []
-        self.skipped = 0  # prompt tokens that the cache leaves out
+        self.sparse: SparsePrompt | None = None  # the cache leaves out prompt tokens
         self.owner: weakref.ref[Any] | None = None
 
     @property
@@ -91,12 +121,7 @@ class CacheSlot:
 
     def common_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens are in the cache, each at its position."""
-        return 0 if self.skipped else common_prefix(self.cached, tokens)
-
-
-def dense_prefix(positions: Sequence[int]) -> int:
-    """Return how many positions there are before the first gap."""
-    return next((i for i, position in enumerate(positions) if i != position), len(positions))
+        return 0 if self.sparse is not None else common_prefix(self.cached, tokens)
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -113,9 +138,9 @@ def free_slots(slots: Sequence[S]) -> list[S]:
 class CachedSession(Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
 
-    _keeps_root: a state cannot go back from the root.
-    _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some are left
-    out. _prompt_positions: the positions of its first tokens; a further token's is its place in `tokens`."""
+    _keeps_root: recurrent state: cannot be rolled back past the root.
+    _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
+    prompt are left out (`_sparse`)."""
 
     _keeps_root = False
 
@@ -128,12 +153,12 @@ class CachedSession(Generic[S]):
     def _clear_tokens(self) -> None:
         self.tokens: list[int] = []
         self._context = self.tokens
-        self._prompt_positions: Sequence[int] = ()
+        self._sparse: SparsePrompt | None = None
 
     @property
     def n_skipped(self) -> int:
         """Prompt tokens that are left out."""
-        return len(self.tokens) - len(self._context)
+        return 0 if self._sparse is None else self._sparse.skipped
 
     @property
     def context_length(self) -> int:
@@ -142,8 +167,8 @@ class CachedSession(Generic[S]):
 
     def _positions(self, start: int, end: int) -> list[int]:
         """Return the positions of the tokens at the places [start, end) of the cache."""
-        known, skipped = self._prompt_positions[start:end], self.n_skipped
-        return [*known, *range(start + len(known) + skipped, end + skipped)]
+        places = range(start, end)
+        return list(places if self._sparse is None else map(self._sparse.position, places))
 
     def _clear_tree(self) -> None:
         self._tree: DraftTree = EMPTY
@@ -186,16 +211,17 @@ class CachedSession(Generic[S]):
 
     def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
         """See SparseSession."""
-        if self.tokens or not positions or positions[-1] != len(prompt) - 1:
-            raise ContractError("a sparse prompt begins a session, and has its last token")
+        assert not self.tokens, "a sparse prompt begins a session"
+        assert positions, "a sparse prompt has its last token"
+        assert positions[-1] == len(prompt) - 1, "a sparse prompt has its last token"
         if len(positions) == len(prompt):
             self.extend(prompt)
             return
         self._require_room(len(prompt))
-        context = [prompt[position] for position in positions]
-        self._begin(context[: dense_prefix(positions)])
-        self.tokens, self._context, self._prompt_positions = list(prompt), context, positions
-        self.slot.skipped = self.n_skipped
+        sparse, context = SparsePrompt(positions), [prompt[position] for position in positions]
+        self._begin(context[: sparse.dense_prefix])
+        self.tokens, self._context, self._sparse = list(prompt), context, sparse
+        self.slot.sparse = sparse
 
     def read(self, n: int) -> None:
         """Record that the next `n` tokens are in the cache."""
@@ -229,7 +255,7 @@ class CachedSession(Generic[S]):
                 self._commit(())  # the state with the root is that of committed tokens, too
             else:
                 self.rollback()
-            if self.n_skipped:
+            if self._sparse is not None:
                 self._drop_context()
             self._slot.owner = None
             self._slot = None

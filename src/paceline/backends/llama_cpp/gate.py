@@ -90,14 +90,10 @@ def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
             tick=_progress_notice(path),
             env=env,
         )
-    except OverusedError as error:
-        raise ModelError(
-            f"{path}: llama.cpp {error} when it was tried: is the file damaged? fetch it again"
-        ) from None
-    except IdleError as error:
-        raise ModelError(
-            f"{path}: llama.cpp {error} when it was tried: can its disk be read? try again"
-        ) from None
+    except (OverusedError, IdleError) as error:
+        is_slow_disk = isinstance(error, IdleError)
+        advice = "can its disk be read? try again" if is_slow_disk else "is the file damaged? fetch it again"
+        raise ModelError(f"{path}: llama.cpp {error} when it was tried: {advice}") from None
     except OSError:
         return False
     if STARTED_WORD.encode() not in done.stdout:
@@ -125,7 +121,7 @@ def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
     """Describe how the process ended."""
     if output := ABORTED.search(done.stderr.decode(errors="replace")):
         why = output["why"] or output["thrown"]
-        return f"llama.cpp does not survive it ({printable(why[:160])})"
+        return f"llama.cpp crashes while loading it ({printable(why[:160])})"
     with contextlib.suppress(ValueError):
-        return f"llama.cpp does not survive it ({signal.Signals(-done.returncode).name})"
-    return "llama.cpp does not survive it"
+        return f"llama.cpp crashes while loading it ({signal.Signals(-done.returncode).name})"
+    return "llama.cpp crashes while loading it"

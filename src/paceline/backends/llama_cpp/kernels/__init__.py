@@ -56,18 +56,8 @@ def _hook_into_ggml(path: str) -> KernelStatus:
     return KernelStatus(f"{active} ({', '.join(amx_types)} by AMX)" if amx_types else active)
 
 
-def hidden_state_callback() -> Any:
-    """Return the evaluation callback that copies hidden states (hidden_states.cpp). Raises KernelError."""
-    return _library_for_callbacks().paceline_hidden_states_capture
-
-
-def attention_callback() -> Any:
-    """Return the evaluation callback that notes attention (attention_weights.cpp). Raises KernelError."""
-    return _library_for_callbacks().paceline_attention_weights_capture
-
-
-def _library_for_callbacks() -> ctypes.CDLL:
-    """Return the library. Raises KernelError if it cannot be compiled or used."""
+def library_for_callbacks() -> ctypes.CDLL:
+    """Return the library with ggml's evaluation callbacks. Raises KernelError if it cannot be used."""
     library, _, llama = _compiled_library()
     if reason := library.paceline_callbacks_enter(llama):
         raise KernelError(reason.decode())
