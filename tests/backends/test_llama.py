@@ -50,18 +50,6 @@ def test_without_rounding_greedy_output_is_plain_output(exact: LLM, kind: str) -
     assert drafted.stats.accepted > 0
 
 
-def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(exact: LLM) -> None:
-    request: dict[str, Any] = {"max_tokens": 48, "temperature": 0.8, "top_k": 40, "ignore_eos": True}
-    prompt = exact.tokens(PROMPTS["code"] * 3)
-    n_drafted = 0
-    for seed in range(3):
-        plain = exact.generate(prompt, plain=True, seed=seed, **request)
-        drafted = exact.generate(prompt, seed=seed, **request)
-        assert drafted.tokens == plain.tokens
-        n_drafted += drafted.stats.drafted
-    assert n_drafted > 0
-
-
 @pytest.fixture
 def small(models: Path) -> Iterator[LlamaTarget]:
     target = LlamaTarget(models / "target.gguf", n_ctx=128, threads=1, sessions=2)

@@ -32,7 +32,7 @@ UBATCH = 512  # tokens that llama.cpp computes at once
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": (0, 4.0), "f16": (1, 2.0), "q8_0": (8, 34 / 32), "bf16": (30, 2.0)}  # ggml_type, bytes
 
-# Fields of `Sampling`, and their names in GGUF files behind general.sampling.
+# Fields of `Sampling`, and their names in GGUF files after general.sampling.
 SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
 _module: ModuleType | None = None

@@ -163,7 +163,7 @@ class LlamaKvCache:
             self._cpp.llama_memory_seq_add(self._memory, slot.sequence, start, end, distance)
 
     def truncate(self, slot: SequenceSlot) -> None:
-        """Drop all cells behind the cached tokens. A state returns to its checkpoint instead, or to the start
+        """Drop all cells after the cached tokens. A state returns to its checkpoint instead, or to the start
         without one; `cached` becomes shorter then."""
         end = slot.position(len(slot.cached)) if slot.cached else 0
         if self._memory is None or self._remove(slot.sequence, end):

@@ -67,7 +67,7 @@ class FilledPasses(PassExtra):
     def attach(self, target: LlamaTarget) -> None:
         self._cache = target.cache
 
-    def joins(self, want: RequiredOutputs) -> bool:
+    def joins(self, layers: Sequence[int]) -> bool:
         return True
 
     @contextmanager

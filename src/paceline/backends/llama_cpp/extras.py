@@ -8,7 +8,7 @@ pass and batch know this class only. An extra overrides the hooks that it needs:
 |---|---|
 | the weights are loaded | `on_load(params)`, and `limit(caps)` once the model is known |
 | a context is made | `on_context(params)`, then `attach(target)`; `detach()` before the context is freed |
-| a forward begins | `joins(want)`: whether the extra takes part; if so, `prepare(target, sessions)` |
+| a forward begins | `joins(layers)`: whether the extra takes part; if so, `prepare(target, sessions)` |
 | llama_decode runs | `around_pass(batch, layers)`, for each pass of the forward, prefill included |
 
 Extras that do not join cost nothing more. Hidden states travel as `Features`: the pass cuts the array of
@@ -36,8 +36,8 @@ would be a `PassExtra` with a context of its own:
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from paceline.backends.llama_cpp import kernels
 from paceline.backends.llama_cpp.binding import llama_cpp
 from paceline.speculative.errors import KernelError, ModelError
-from paceline.speculative.interfaces import NO_OUTPUTS, Caps, RequiredOutputs
+from paceline.speculative.interfaces import Caps
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.batch import Batch
@@ -87,9 +87,9 @@ class PassExtra:
     def detach(self) -> None:
         """Let go of the context."""
 
-    def joins(self, want: RequiredOutputs) -> bool:
-        """Return whether it takes part in the passes of a forward."""
-        return bool(want.layers) and any(layer in self.layers for layer in want.layers)
+    def joins(self, layers: Sequence[int]) -> bool:
+        """Return whether it takes part in passes that show the hidden states of these layers."""
+        return any(layer in self.layers for layer in layers)
 
     def prepare(self, target: LlamaTarget, sessions: int) -> None:
         """Get ready before a forward of so many sessions is planned. May call `target.renew_context`."""
@@ -133,24 +133,24 @@ class EvalCallback(PassExtra):
 
 
 class JoinedExtras:
-    """The extras that take part in the passes of one forward."""
+    """Those of `extras` that take part in passes that show these layers, in order."""
 
-    def __init__(self, joined: Sequence[PassExtra], want: RequiredOutputs) -> None:
-        self._joined = [
-            (extra, tuple(layer for layer in want.layers if layer in extra.layers)) for extra in joined
-        ]
-        self.all_outputs = any(extra.needs_all_outputs(layers) for extra, layers in self._joined)
-        self.one_shape = any(extra.one_shape for extra in joined)
+    def __init__(self, extras: Sequence[PassExtra], layers: Sequence[int]) -> None:
+        self.joined = [extra for extra in extras if extra.joins(layers)]
+        self._layers = [[layer for layer in layers if layer in extra.layers] for extra in self.joined]
+        pairs = zip(self.joined, self._layers, strict=True)
+        self.all_outputs = any(extra.needs_all_outputs(layers) for extra, layers in pairs)
+        self.one_shape = any(extra.one_shape for extra in self.joined)
 
-    @contextmanager
-    def around_pass(self, batch: Batch, *, prefill: bool) -> Iterator[list[Hidden]]:
-        """Run a pass within all of them; the arrays are complete on exit."""
-        with ExitStack() as stack:
-            shown = [
-                stack.enter_context(extra.around_pass(batch, layers, prefill=prefill))
-                for extra, layers in self._joined
-            ]
-            yield [hidden for hidden in shown if hidden is not None]
+    def run(self, decode: Callable[[], None], batch: Batch, *, prefill: bool, start: int = 0) -> list[Hidden]:
+        """Call `decode` within the extras from `start` on. Return the hidden states that they show."""
+        if start == len(self.joined):
+            decode()
+            return []
+        extra, layers = self.joined[start], self._layers[start]
+        with extra.around_pass(batch, layers, prefill=prefill) as hidden:
+            more = self.run(decode, batch, prefill=prefill, start=start + 1)
+        return more if hidden is None else [hidden, *more]
 
 
-NO_EXTRAS = JoinedExtras((), NO_OUTPUTS)
+NO_EXTRAS = JoinedExtras((), ())

@@ -88,9 +88,10 @@ class LoadedModel:
 
     def __init__(self, path: Path, settings: LlamaSettings, extras: Sequence[PassExtra]) -> None:
         self._cpp, self.process = binding.llama_cpp(), ForkGuard()
+        gate.require_gguf_path(path)
         key = kernels.sharing_key(path) if settings.kernels else b""
         shares = bool(_with_kernels[key])
-        self.kernels = settings.kernels and kernels.fits_memory(gate.sizes(path), path, shares=shares)
+        self.kernels = settings.kernels and kernels.fits_memory(path, shares=shares)
         kernels.set_enabled(self.kernels)
         changes = [extra.on_load for extra in extras]
         with kernels.sharing(key) if self.kernels else nullcontext():

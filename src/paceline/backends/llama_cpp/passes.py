@@ -159,11 +159,10 @@ class PassRunner:
 
     def _decode(self, extras: JoinedExtras, *, prefill: bool) -> Hidden | None:
         """Decode the batch; return the hidden states of all rows [rows, layers, width]."""
-        if extras is NO_EXTRAS:
+        if not extras.joined:
             self._decode_batch()
             return None
-        with extras.around_pass(self.batch, prefill=prefill) as shown:
-            self._decode_batch()
+        shown = extras.run(self._decode_batch, self.batch, prefill=prefill)
         return np.concatenate(shown, axis=1) if len(shown) > 1 else next(iter(shown), None)
 
     def _decode_batch(self) -> None:

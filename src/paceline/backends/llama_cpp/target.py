@@ -33,7 +33,7 @@ from paceline.backends.llama_cpp.exactness import (
     rows_are_equal,
 )
 from paceline.backends.llama_cpp.experts import check_view, expert_counts
-from paceline.backends.llama_cpp.extras import NO_EXTRAS, JoinedExtras, PassExtra
+from paceline.backends.llama_cpp.extras import JoinedExtras, PassExtra
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, identity
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
@@ -138,6 +138,7 @@ class LlamaTarget:
         self.cache.reset(self._context)
         for extra in self.extras:
             extra.attach(self)
+        self._joined: dict[tuple[int, ...], JoinedExtras] = {}
 
     def renew_context(self) -> None:
         """Make a new context. Open sessions compute their tokens again."""
@@ -231,7 +232,6 @@ class LlamaTarget:
         return self._sibling(extras=extras, n_ctx=n_ctx, flash_attention=flash_attention, sessions=1)
 
     def first_layers(self, n: int) -> LlamaTarget:
-        self._require_open()
         check_exit(n, self.layers, self.path)
         return self._sibling(stop=n, n_ctx=self.caps.n_ctx)
 
@@ -298,7 +298,7 @@ class LlamaTarget:
         self._require_open()
         if self._stop:
             want = RequiredOutputs(layers=(self._stop,))
-        extras = self._join_extras(want, len(batch))
+        extras = self._join_extras(want.layers, len(batch))
         if self.cache.stateful:
             for session, tree in batch:
                 session.drop_other_tree(tree)
@@ -311,18 +311,18 @@ class LlamaTarget:
             self.on_forward(rows, batch[0][0].context_length, perf_counter() - began)
         return outs
 
-    def _join_extras(self, want: RequiredOutputs, sessions: int) -> JoinedExtras:
-        """Return the extras of a pass with these outputs, ready for it."""
-        if want.layers:
-            check_layers(want.layers, max(extra.layers.stop for extra in self.extras) - 1, self.path)
-        joined = [extra for extra in self.extras if extra.joins(want)]
-        for extra in joined:
+    def _join_extras(self, layers: tuple[int, ...], sessions: int) -> JoinedExtras:
+        """Return the extras of a pass that shows these layers, ready for it."""
+        extras = self._joined.get(layers)
+        if extras is None:
+            check_layers(layers, max(extra.layers.stop for extra in self.extras) - 1, self.path)
+            extras = self._joined[layers] = JoinedExtras(self.extras, layers)
+        for extra in extras.joined:
             extra.prepare(self, sessions)
-        return JoinedExtras(joined, want) if joined else NO_EXTRAS
+        return extras
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> NDArray[np.float32]:
         """See ShowsAttention. The first call makes a further context."""
         self._require_open()
-        if self._prompt_reader is None:
-            self._prompt_reader = PromptReader(self)
+        self._prompt_reader = self._prompt_reader or PromptReader(self)
         return self._prompt_reader.attention(prompt, steps)
