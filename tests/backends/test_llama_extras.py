@@ -40,10 +40,10 @@ class NextTokenHeads(PassExtra):
             self._open()
 
     def _open(self) -> None:
-        llama_cpp_ext.llama_set_embeddings_nextn(self.target._context, True, False)
+        llama_cpp_ext.llama_set_embeddings_nextn(self.target.context, True, False)
         params = llama_cpp().llama_context_default_params()
         params.ctx_type = llama_cpp().LLAMA_CONTEXT_TYPE_MTP
-        params.ctx_other = ctypes.cast(self.target._context, ctypes.c_void_p)
+        params.ctx_other = ctypes.cast(self.target.context, ctypes.c_void_p)
         params.n_ctx = 64
         self.context = llama_cpp().llama_init_from_model(self.target.model.pointer, params)
         assert self.context
@@ -62,7 +62,7 @@ class NextTokenHeads(PassExtra):
     def around_pass(self, batch: Batch, layers: Sequence[int], *, prefill: bool) -> Iterator[Hidden]:
         out = np.empty((len(batch), 1, self.target.hidden_size), np.float32)
         yield out
-        states = llama_cpp_ext.llama_get_embeddings_nextn(self.target._context)
+        states = llama_cpp_ext.llama_get_embeddings_nextn(self.target.context)
         out[:, 0] = np.ctypeslib.as_array(states, shape=(len(batch), self.target.hidden_size))
 
 

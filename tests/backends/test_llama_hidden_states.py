@@ -128,23 +128,6 @@ def test_features_cover_two_texts_without_a_gap_however_they_are_read_and_rolled
         assert_same(target, np.stack([rows[at] for at in range(len(text))]), whole(target, text, want))
 
 
-def test_a_grown_tree_shows_its_new_rows(target: LlamaTarget) -> None:
-    target.forget()
-    session = target.open()
-    session.extend(PROMPT)
-    rows = target.forward([(session, TREE)], ALL)[0].features.hidden
-    session.extend(())
-    start = DraftTree(TREE.tokens[:4], TREE.parents[:4], TREE.score[:4], TREE.source[:4])
-    first = target.forward([(session, start)], ALL)[0].features
-    grown = target.forward([(session, TREE)], ALL)[0].features
-    assert (first.lead, len(first.hidden), first.start) == (0, 5, len(PROMPT) - 1)
-    assert (grown.lead, len(grown.hidden), grown.start) == (0, 2, len(PROMPT) + 4)
-    assert target.forward([(session, TREE)], ALL)[0].features.hidden is None  # nothing new
-    session.close()
-    again = np.concatenate([first.hidden, grown.hidden])
-    assert_same(target, again, rows[len(PROMPT) - 1 :])
-
-
 def test_a_prefix_of_another_session_is_not_shown_again(target: LlamaTarget) -> None:
     if target.settings["exact_rows"]:
         pytest.skip("only whole prompts are reused for equal bits")

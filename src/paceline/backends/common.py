@@ -34,7 +34,7 @@ def parameters(n: int) -> str:
 
 def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
     """Raise UsageError unless the model with `n` layers has inputs of these layers, which must ascend."""
-    assert list(layers) == sorted(set(layers)), f"layers {list(layers)}: each once, in ascending order"
+    assert list(layers) == sorted(set(layers)), f"hidden states of layers {list(layers)}: not ascending"
     if not all(0 <= layer <= n for layer in layers):
         raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
 
@@ -212,8 +212,7 @@ class CachedSession(Generic[S]):
     def extend_sparse(self, prompt: Sequence[int], positions: Sequence[int]) -> None:
         """See SparseSession."""
         assert not self.tokens, "a sparse prompt begins a session"
-        assert positions, "a sparse prompt has its last token"
-        assert positions[-1] == len(prompt) - 1, "a sparse prompt has its last token"
+        assert list(positions[-1:]) == [len(prompt) - 1], "a sparse prompt has its last token"
         if len(positions) == len(prompt):
             self.extend(prompt)
             return

@@ -79,7 +79,7 @@ class LlamaTarget:
         self.model = LoadedModel(path, given, self.extras) if weights is None else weights.model
         # Rows are filled up only if they turn out to depend on their pass.
         self._settings = replace(given, exact_rows=0, kernels=given.kernels and self.model.kernels)
-        self._context: Any = None
+        self.context: Any = None
         self.on_forward: Callable[[int, int, float], None] | None = None
         self.prompt_selector: PromptSelector | None = None
         self._prompt_reader: PromptReader | None = None
@@ -125,7 +125,7 @@ class LlamaTarget:
 
     def _make_context(self) -> None:
         own_kernels.set_enabled(self._settings.kernels)  # a context reserves scratch space for its operations
-        self._context = self._decoder.context = binding.make_context(
+        self.context = self._decoder.context = binding.make_context(
             self.model.pointer,
             self.path,
             self._settings,
@@ -135,7 +135,7 @@ class LlamaTarget:
             n_batch=N_BATCH,
             changes=[extra.on_context for extra in self.extras],
         )
-        self.cache.reset(self._context)
+        self.cache.reset(self.context)
         for extra in self.extras:
             extra.attach(self)
         self._joined: dict[tuple[int, ...], JoinedExtras] = {}
@@ -223,7 +223,7 @@ class LlamaTarget:
     def _require_open(self) -> None:
         """Raise UsageError if the model is closed, or was loaded before a fork."""
         self.model.process.require()
-        if self._context is None:
+        if self.context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
     def with_shared_weights(
@@ -284,12 +284,12 @@ class LlamaTarget:
             self.model.close()
 
     def _free_context(self) -> None:
-        if self._context is not None:
+        if self.context is not None:
             for extra in self.extras:
                 extra.detach()
             if self.model.process.is_current:
-                binding.llama_cpp().llama_free(self._context)
-            self._context = self._decoder.context = None
+                binding.llama_cpp().llama_free(self.context)
+            self.context = self._decoder.context = None
             self.cache.reset(None)
 
     def forward(
