@@ -21,12 +21,12 @@ from paceline.api import LLM
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.logit_drift import batch_logit_drift
 from paceline.bench.text_comparison import warm_up
-from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.models import zoo
 from paceline.request_handle import Generation
+from paceline.settings import Drafting
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools
 

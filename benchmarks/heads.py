@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.drafter_factory import draft_source
 from paceline.drafter_table import DRAFT
+from paceline.drafts import kind_of, source_of
 
 FREE = ("lookup", "suffix")
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 def drafter_of(draft: str) -> str:
     """Return the drafter that drafts with a draft model or head."""
-    source = draft_source(Path(draft)) if Path(draft).exists() else DRAFT
+    source = source_of(kind_of(Path(draft))) if Path(draft).exists() else DRAFT
     return "model" if source == DRAFT else source.split()[0]
 
 

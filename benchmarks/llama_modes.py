@@ -59,11 +59,11 @@ from paceline.bench.summary import Interval, ratio, summarize
 from paceline.bench.system import BenchRequest, ItemMeasurements
 from paceline.cli.groups import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
-from paceline.config import Drafting
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
 from paceline.report import bench as tables
+from paceline.settings import Drafting, LoadOptions
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
@@ -260,7 +260,7 @@ def main() -> None:
             target = folder / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[ItemMeasurements] = []
-        with LoadedModels({"target": target, **settings(arguments)}, draft) as models:
+        with LoadedModels(LoadOptions.of(target, **settings(arguments)), draft) as models:
             texts = recorded_texts(models, folder, arguments) if arguments.same_text else {}
 
             def turns(

@@ -25,6 +25,7 @@ from paceline.bench.system import ItemMeasurements
 from paceline.cli.zoo import parse_count
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
+from paceline.settings import LoadOptions
 
 PLAIN_TARGET = {"60M": 0.90}  # of others 0.98
 DRAFTED_TARGET = 0.97
@@ -47,7 +48,7 @@ def by_own_word(groups: Sequence[ItemMeasurements]) -> list[ItemMeasurements]:
 def compare(target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     drafted = f"model:n_draft={arguments.n_draft}:p_min=0"
     plan = BenchPlan(
-        models={"target": target, "draft": zoo.draft_path(), "threads": arguments.threads},
+        models=LoadOptions.of(target, zoo.draft_path(), threads=arguments.threads),
         methods=f"plain,{drafted}",
         peers=(f"llama-server={arguments.server}",),
         suite=arguments.suite,

@@ -38,10 +38,12 @@ PROGRAMS = (
     "llama-cli",
     "llama-completion",
 )
+BACKEND = ROOT / "src" / "paceline" / "backends" / "llama_cpp"
 # What tools/setup.py adds where the processor has AMX; on others the header is empty.
-TILES = shlex.join(["-include", str(ROOT / "src" / "paceline" / "backends" / "llama_cpp" / "tileconfig.h")])
+TILES = shlex.join(["-include", str(BACKEND / "tileconfig.h")])
 FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
+    f"-DCMAKE_PROJECT_INCLUDE={BACKEND / 'unity.cmake'}",
     "-DBUILD_SHARED_LIBS=ON",
     "-DGGML_NATIVE=ON",
     "-DLLAMA_BUILD_TESTS=OFF",

@@ -26,13 +26,13 @@ from paceline.backends.recorded import Recording, ReplayTarget
 from paceline.bench.method import Method
 from paceline.bench.replay.replay import MethodReplay, ReplayContext, replay_recording
 from paceline.bench.replay.traces import Trace
-from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafter_table import DRAFT, users
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.parts import MODEL_SOURCE
 from paceline.engine import InferenceEngine
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import (
     NO_BUDGET,
     Budget,
@@ -238,6 +238,10 @@ class WatchedPolicy:
     @property
     def summary(self) -> DraftingSummary | None:
         return self.inner.summary
+
+    @property
+    def costs(self) -> DecodingCosts | None:
+        return self.inner.costs
 
     def forget(self) -> None:
         self.inner.forget()

@@ -22,6 +22,7 @@ from paceline.api import LLM
 from paceline.backends.speculative_prefill import Attention, AttentionSelector
 from paceline.cli.references import resolve_models
 from paceline.prepare.prefill import MeasuredAnswer, measure, row
+from paceline.settings import LoadOptions
 from paceline.speculative.vocabulary import Vocab
 from tools.embedded.corpus import docstrings
 from tools.real_sources import MODULES, head, library
@@ -51,10 +52,15 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=12_000, help="characters of each text")
     parser.add_argument("--shares", default="0.3,0.2,0.1")
     given = parser.parse_args()
-    models = resolve_models({"target": given.model, "draft": given.model_draft})
+    models = resolve_models(LoadOptions(given.model, given.model_draft))
     shares = [float(share) for share in given.shares.split(",")]
     with paceline.load(
-        **models, n_ctx=given.ctx_size, threads=given.threads, drafters="none", lossy="prefill=0.5"
+        models.target,
+        models.draft,
+        n_ctx=given.ctx_size,
+        threads=given.threads,
+        drafters="none",
+        lossy="prefill=0.5",
     ) as llm:
         target: Any = llm.target
         rng = np.random.default_rng(0)

@@ -49,9 +49,10 @@ class ReadingTarget(ReplayTarget):
         for session, tree in batch:
             assert isinstance(session, ReadingSession)  # `open` makes no others
             recording, asked = session.recording, EMPTY if isinstance(tree, int) else tree
-            computed, places = (0, list[int]()) if isinstance(tree, int) else session.places(tree)
-            rows = computed + session.read(tree if isinstance(tree, int) else session.pending_tokens)
-            outs.append(RecordedForward(self.vocab.size, recording, asked, places, rows))
+            rows = session.read(tree if isinstance(tree, int) else session.pending_tokens)
+            if not isinstance(tree, int):
+                rows += len(tree) + 1 - session.compute_tree(tree)
+            outs.append(RecordedForward(self.vocab.size, recording, asked, session.places, rows))
         return outs
 
     def forget(self) -> None:
@@ -65,20 +66,24 @@ class ReadingSession(RecordedSession):
     def __init__(self, target: ReadingTarget) -> None:
         super().__init__(target)
         self._slots, self._take = target.slots, target.take
-        self.pending_tokens = 0
+        self._pending = 0
+
+    @property
+    def pending_tokens(self) -> int:
+        return self._pending
 
     def extend(self, tokens: Sequence[int]) -> None:
         first = not self.tokens
         super().extend(tokens)
-        self.pending_tokens += len(tokens) - 1 - self._take(tokens) if first else len(tokens)
+        self._pending += len(tokens) - 1 - self._take(tokens) if first else len(tokens)
 
     def read(self, tokens: int) -> int:
-        self.pending_tokens -= tokens
+        self._pending -= tokens
         return tokens
 
     def close(self) -> None:
         if self.tokens:
-            self._slots.append(self.tokens[: len(self.tokens) - 1 - self.pending_tokens])
+            self._slots.append(self.tokens[: len(self.tokens) - 1 - self._pending])
         super().close()
 
 

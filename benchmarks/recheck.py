@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Session
 from paceline.speculative.resumable_session import ResumableSession
@@ -98,8 +97,7 @@ class RecheckedSession:
 
     def commit(self, path: Sequence[int], root: int) -> None:
         answer = self.answer
-        if answer is None:
-            raise ContractError("keep before forward: there is nothing to commit")
+        assert answer is not None, "commit before forward: there is nothing to commit"
         self.answer = None
         if answer.rechecked:
             # The real session has gone its own way; whatever it computed of this text stays.

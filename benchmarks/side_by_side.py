@@ -20,7 +20,7 @@ from rehearsal import Rehearsal
 from paceline.backends.recorded import Recording
 from paceline.bench.method import Method
 from paceline.bench.summary import Interval, speedup
-from paceline.drafter_factory import NO_CORPORA, make_drafter, make_policy
+from paceline.drafter_factory import make_drafter, make_policy
 from paceline.loading import load
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
@@ -28,6 +28,7 @@ from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.storage.corpora import NO_CORPORA
 from paceline.text.detokenizer import Detokenizer
 
 TURN = 8  # tokens

@@ -11,11 +11,12 @@ from time import perf_counter
 
 import numpy as np
 
+from paceline.settings import CHAIN_ONLY_RULES
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Probabilities, Sampling, probabilities
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
-from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES, verify
+from paceline.speculative.verify import VERIFICATION_RULES, verify
 
 SAMPLINGS = {
     "temperature 0.8": Sampling(temperature=0.8),

@@ -25,8 +25,8 @@ from paceline.bench.certify.held import (
     record_rows,
     recorded_places,
 )
-from paceline.config import Drafting
 from paceline.drafters import model
+from paceline.settings import Drafting
 from paceline.speculative import loop as decode
 from paceline.speculative import verify
 from paceline.speculative.interfaces import Budget, Drafter, Session

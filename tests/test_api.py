@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
+from paceline.request_options import RequestOptions
+from paceline.settings import Drafting
 from paceline.speculative.errors import BatchError, ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY
 from paceline.speculative.vocabulary import Vocab
 
@@ -235,3 +238,10 @@ def test_a_prompt_of_a_batch_that_cannot_begin_fails_alone(bad: int, monkeypatch
             llm.generate([[1], [2], [3]], max_tokens=4)
     assert list(caught.value.errors) == [bad]
     assert [result is None for result in caught.value.results] == [at == bad for at in range(3)]
+
+
+def test_options_of_requests_have_the_types_of_sampling() -> None:
+    options = get_type_hints(RequestOptions)
+    assert {name: options.pop(name) for name in get_type_hints(Sampling)} == get_type_hints(Sampling)
+    named = {name for name, it in signature(LLM.request).parameters.items() if it.kind == it.KEYWORD_ONLY}
+    assert set(options) == named

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
 from paceline.drafter_factory import check_needs, make_drafter
 from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS, NGRAMS, DrafterEntry
 from paceline.drafters.lookup import LookupDrafter
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -133,6 +134,30 @@ def test_another_thread_waits_until_a_session_is_given_back(models: Path) -> Non
         stream.close()
         other.join(PATIENCE)
         assert done == [4]
+
+
+def test_another_thread_gets_the_session_of_a_dropped_stream(models: Path) -> None:
+    with load(models, 1) as llm:
+        stream = llm.stream([1, 2], max_tokens=9, ignore_eos=True)
+        next(stream)
+        with ThreadPoolExecutor(1) as other:
+            answer = other.submit(llm.generate, [3], max_tokens=4, ignore_eos=True)
+            with pytest.raises(TimeoutError):
+                answer.result(timeout=0.1)
+            del stream  # nobody calls the model from here on
+            assert answer.result(PATIENCE).n_tokens == 4
+
+
+def test_ctrl_c_while_waiting_for_a_session_loses_nothing(models: Path) -> None:
+    with load(models, 1) as llm, ThreadPoolExecutor(1) as other:
+        stream = other.submit(llm.stream, [1, 2], max_tokens=9, ignore_eos=True).result(PATIENCE)
+        for _ in range(3):
+            threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate([3], max_tokens=4, ignore_eos=True)
+        assert free(llm) == 0
+        other.submit(stream.close).result(PATIENCE)
+        assert llm.generate([3], max_tokens=4, ignore_eos=True).n_tokens == 4
 
 
 FORKED = """

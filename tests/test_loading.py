@@ -10,29 +10,30 @@ import pytest
 import paceline
 from gguf_architectures import write_architecture
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
-from paceline.drafter_factory import Corpora, make_drafter, make_policy
+from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_sort import build
-from paceline.loading import choose_drafting
 from paceline.models import zoo
+from paceline.plan import model_files
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Drafter
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
+from paceline.storage.corpora import Corpora
 from stage import asking
 
 
 def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
     embedded = (zoo.target_path(), zoo.draft_path())
-    assert choose_drafting(None, None, None) == (*embedded, ("auto",))
-    assert choose_drafting(None, None, ["lookup"]) == (embedded[0], None, ("lookup",))
-    assert choose_drafting(None, None, ["lookup", "model"]) == (*embedded, ("lookup", "model"))
+    assert model_files(None, None, ["auto"]) == embedded
+    assert model_files(None, None, ["lookup"]) == (embedded[0], None)
+    assert model_files(None, None, ["lookup", "model"]) == embedded
     a, b = Path("a.gguf"), Path("b.gguf")
-    assert choose_drafting("a.gguf", None, None) == (a, None, ("auto",))
-    assert choose_drafting("a.gguf", b, None) == (a, b, ("auto",))
+    assert model_files("a.gguf", None, ["auto"]) == (a, None)
+    assert model_files("a.gguf", b, ["auto"]) == (a, b)
 
 
 def test_a_recurrent_model_drafts_and_is_drafted_for(models: Path, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_model_whose_state_cannot_be_rolled_back_decodes_plainly_and_cannot_dr
             paceline.load(models / "target.gguf", mamba, drafters, threads=1)
     with pytest.raises(UsageError, match="nothing can be drafted for it: leave out remember"):
         paceline.load(mamba, threads=1, remember=True)
-    with pytest.raises(UsageError, match="the model's state cannot be rolled back"):
+    with pytest.raises(UsageError, match="the target's state cannot be rolled back"):
         paceline.load(mamba, drafters="lookup", threads=1)
 
 
@@ -128,13 +129,13 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         ({"drafters": "lookup,guess"}, "unknown drafter 'guess'"),
         ({"drafters": ()}, "no drafter named"),
         ({"draft": "x.gguf", "drafters": "lookup"}, "have no 'model'"),
-        ({"n_ctx": -1}, "context of -1"),
+        ({"n_ctx": -1}, "n_ctx -1: must be at least 0"),
         ({"threads": 0}, "0 threads"),
         ({"threads": 4096}, r"\(threads, -t, .*: use \d+"),
         ({"n_drafts": 3}, "unknown setting 'n_drafts'.*n_draft"),
         ({"drafters": 5}, "drafters 5: must be text, or a list of texts"),
         ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
-        ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be at most 4,096"),
+        ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be between 1 and 4,096"),
         ({"p_min": "0.5"}, "p_min '0.5': must be a number"),
     ],
 )

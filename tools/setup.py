@@ -29,7 +29,10 @@ VENV = ROOT / ".venv"
 LOG = VENV / "setup.log"
 READY = VENV / "ready"
 TILES = VENV / "tiles"  # the tileconfig.h that the llama.cpp in .venv was compiled with
-HEADER = ROOT / "src" / "paceline" / "backends" / "llama_cpp" / "tileconfig.h"
+BACKEND = ROOT / "src" / "paceline" / "backends" / "llama_cpp"
+HEADER = BACKEND / "tileconfig.h"
+# llama.cpp's models as unity sources, and no multimodal library, which nothing here loads.
+CMAKE_ARGS = (f"-DCMAKE_PROJECT_INCLUDE={BACKEND / 'unity.cmake'}", "-DLLAVA_BUILD=OFF")
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
 MIN_REPORTED_SECONDS = 3.0  # loading compiled kernels takes less
@@ -161,6 +164,7 @@ def has_tiles() -> bool:
 
 def compile_(compiled: Sequence[str]) -> None:
     fresh: list[str] = []
+    os.environ["CMAKE_ARGS"] = f"{shlex.join(CMAKE_ARGS)} {os.environ.get('CMAKE_ARGS', '')}".strip()
     if has_tiles():
         flags = os.environ.get("CXXFLAGS", "")
         os.environ["CXXFLAGS"] = f"{flags} -include {shlex.quote(str(HEADER))}".strip()

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import paceline
 from paceline.bench.text_comparison import judge
-from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.models import zoo
 from paceline.report.table import ratio, write_table
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy import speedup_formulas as theory

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.backends.interface import Backend
-from paceline.config import Drafting, validate_drafting
 from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.request_handle import Generation, RequestHandle
 from paceline.request_options import RequestOptions
+from paceline.settings import Drafting, make_settings
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import BatchError, ContextError, UsageError
 from paceline.speculative.interfaces import UNLIMITED, Drafter
@@ -70,9 +70,8 @@ class LLM:
         if isinstance(prompt, str):
             self._require_room(prompt)
             return self.target.text.encode(typed.text("the prompt", prompt))
-        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-            raise typed.invalid("the prompt", prompt, "text, or a list of token ids")
-        return [typed.integer("the prompt: token", token) for token in prompt]
+        tokens = typed.items("the prompt", prompt, "text, or a list of token ids")
+        return [typed.integer("the prompt: token", token) for token in tokens]
 
     @cached_property
     def max_text_bytes(self) -> int:
@@ -182,7 +181,7 @@ class LLM:
         return GenerationRequest(
             prompt=self.tokens(prompt),
             max_tokens=max_tokens,
-            sampling=validate_drafting(Sampling, sampling),
+            sampling=make_settings(Sampling, sampling),
             seed=seed,
             stop=typed.text_list("stop", stop),
             ignore_eos=ignore_eos,

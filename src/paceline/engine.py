@@ -1,16 +1,17 @@
 """The engine: one target, its drafter and the policy behind one lock.
 
-`run_inline` and `run_batch` decode in the caller's thread, the server's `ServingEngine` in its own thread.
-All use the same scheduler and the same loop.
+`InferenceEngine.step` is the driver of the scheduler: `Stream` and `BatchRun` call it in the caller's thread,
+the server's `ServingEngine` in its own.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from time import perf_counter, sleep
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from queue import SimpleQueue
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -24,13 +25,11 @@ from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.system.forks import ForkGuard
 from paceline.system.locks import FairLock
-from paceline.text.grammar import TextGrammar
+from paceline.text.grammar import CompiledGrammar, TextGrammar
+from paceline.text.grammar_pool import GrammarPool
 
 if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
-
-# Between two tries of a thread to get a session: polled, since Ctrl-C can leave a Condition locked.
-SESSION_POLL_SECONDS = 0.005
 
 OnPrefill = Callable[[int, int], object]
 
@@ -57,10 +56,15 @@ class InferenceEngine:
         self.process = ForkGuard()
         self.clock = clock
         self._rule, self._remembered = rule, remembered
-        self._text: Any = getattr(target, "text", None) if detokenize else None
-        self._lock, self._arrivals = FairLock(), threading.Lock()
+        tokenized: Any = target  # has a tokenizer if a request has text or a grammar
+        self._text = getattr(tokenized, "text", None) if detokenize else None
+        self.grammars = GrammarPool(lambda: tokenized.token_trie)
+        self._lock = FairLock()  # threads with streams take turns, step by step
         self._later: deque[Callable[[], None]] = deque()
         self._holders = WeakKeyDictionary[BatchRun, int]()  # runs that have sessions, and their threads
+        # Of the threads that wait for a session, one has `_arrivals` and gets `_released`. Ctrl-C leaves no
+        # lock of a SimpleQueue locked, unlike a Condition's, and finalizers may put into it.
+        self._arrivals, self._released = threading.Lock(), SimpleQueue[None]()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -74,6 +78,7 @@ class InferenceEngine:
     def run_later(self, call: Callable[[], None]) -> None:
         """Call the function when any thread takes the lock next, for finalizers, which run at any moment."""
         self._later.append(call)
+        self.wake()
 
     def scheduler(self, chunk: int | None = None) -> Scheduler:
         return Scheduler(
@@ -97,15 +102,39 @@ class InferenceEngine:
         """Decode several requests in the same passes, in the caller's thread."""
         return BatchRun(self)
 
-    def compile_grammar(self, request: GenerationRequest) -> TextGrammar | None:
-        """Compile the request's grammar. Raises UsageError if this model cannot use it."""
-        if request.grammar is None:
-            return None
-        target: Any = self.target  # has a tokenizer
-        return TextGrammar(target.token_trie.compile(request.grammar))
+    def queue(
+        self, scheduler: Scheduler, handle: RequestHandle, grammar: CompiledGrammar | None = None
+    ) -> None:
+        """Add a request to the scheduler's queue. grammar: the request's, compiled."""
+        if grammar is not None:
+            handle.scheduled.grammar = TextGrammar(grammar)
+        scheduler.add(handle.scheduled)
+
+    def step(
+        self, scheduler: Scheduler, handles: Mapping[ScheduledRequest, RequestHandle]
+    ) -> list[tuple[RequestHandle, StepOutput]]:
+        """Start requests, run one pass, and return its outputs. The caller has the lock.
+
+        handles: the scheduler's requests that have not ended. One whose output has a `finish` has ended."""
+        began = self.clock()
+        steps = scheduler.step()
+        seconds = (self.clock() - began) / max(1, len(steps))  # an even share of the pass
+        outputs = [
+            (handle, handle.add_step(step, began, seconds))
+            for handle, step in [(handles[scheduled], step) for scheduled, step in steps]
+        ]
+        for scheduled, handle in list(handles.items()):
+            if scheduled.is_over and not handle.is_over:  # it failed
+                outputs.append((handle, StepOutput(finish=handle.finish_request(scheduled.error))))
+        for handle, output in outputs:
+            if output.finish is not None:
+                self.wake()
+                if output.finish.error is None:
+                    self.remember(handle)
+        return outputs
 
     def remember(self, handle: RequestHandle) -> None:
-        """Keep a complete answer for later drafts."""
+        """Keep an answer for later drafts."""
         if self._remembered is not None and handle.request.remember and handle.request.n_draft:
             self._remembered.add(handle.tokens)
 
@@ -115,20 +144,21 @@ class InferenceEngine:
         Raises BusyError if this thread has a session already, since it might wait for itself, or if no run of
         this engine has the sessions."""
         with self.exclusive():
-            if threading.get_ident() in self._holders.values():
-                if not begin():
-                    raise run.busy
-                self.register(run)
-                return
-        with self._arrivals:  # in order of arrival
+            holds = threading.get_ident() in self._holders.values()
+        with nullcontext() if holds else self._arrivals:  # in order of arrival
             while True:
                 with self.exclusive():
                     if begin():
                         self.register(run)
                         return
-                    if not self._holders:  # opened directly from the target
+                    if holds or not self._holders:  # without holders: opened directly from the target
                         raise run.busy
-                sleep(SESSION_POLL_SECONDS)
+                self._released.get()
+
+    def wake(self) -> None:
+        """Let the thread that waits for a session try again."""
+        if self._released.empty():
+            self._released.put(None)
 
     def register(self, run: BatchRun) -> None:
         """Note which thread has the run's sessions. The caller has the lock."""
@@ -141,11 +171,12 @@ class InferenceEngine:
 class BatchRun:
     """Requests that are decoded together in one thread: add them, and `step` until `is_over`.
 
-    In a `with` statement, or by `close`, the sessions are freed before the end."""
+    In a `with` statement, or by `close`, the sessions are freed before the end. A run that is dropped frees
+    them when the model is used next."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine, self.scheduler = engine, engine.scheduler()
-        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
+        self.handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
 
     def __enter__(self) -> BatchRun:
         return self
@@ -154,17 +185,21 @@ class BatchRun:
         with self._engine.exclusive():
             self.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "handles", None):  # Ctrl-C may come before it is set
+            self._engine.run_later(self.close)
+
     def add(self, request: GenerationRequest) -> RequestHandle:
         """Queue a request. Raises UsageError for an unusable grammar; other errors are in its `finish`."""
         handle = self._engine.handle(request)
-        handle.scheduled.grammar = self._engine.compile_grammar(request)
-        self.scheduler.add(handle.scheduled)
-        self._handles[handle.scheduled] = handle
+        grammar = None if handle.grammar is None else self._engine.grammars.compile(handle.grammar)
+        self.handles[handle.scheduled] = handle
+        self._engine.queue(self.scheduler, handle, grammar)
         return handle
 
     @property
     def is_over(self) -> bool:
-        return self.scheduler.idle
+        return not self.handles
 
     @property
     def busy(self) -> BusyError:
@@ -173,53 +208,46 @@ class BatchRun:
 
     def begin(self) -> None:
         """Get a session for the first request that waits; see `InferenceEngine.acquire_session`."""
-        began = self._engine.clock()
-        first = self.scheduler.waiting.peek()
+        clock, first = self._engine.clock, self.scheduler.waiting.peek()
+        handle = self.handles[first]
 
         def admitted() -> bool:
+            began = clock()
             self.scheduler.admit()
+            handle.prompt_seconds += clock() - began
             return first.state != "waiting"
 
         self._engine.acquire_session(self, admitted)
-        handle = self._handles[first]
-        handle.prompt_seconds += self._engine.clock() - began
         if first.error is not None:
-            handle.finish_request(first.error)
+            self.handles.pop(first).finish_request(first.error)
 
     def step(self) -> list[tuple[RequestHandle, StepOutput]]:
         """Run one pass. A request that fails has its error in its handle's `finish`."""
-        if not self.scheduler.running:
+        if not self.scheduler.running and len(self.scheduler.waiting):
             self.begin()
         with self._engine.exclusive():
             return self.step_exclusive()
 
     def step_exclusive(self) -> list[tuple[RequestHandle, StepOutput]]:
-        engine, scheduler = self._engine, self.scheduler
-        began = engine.clock()
-        steps = scheduler.step()
-        seconds = engine.clock() - began
-        out = list[tuple[RequestHandle, StepOutput]]()
-        for scheduled, step in steps:
-            handle = self._handles[scheduled]
-            handle.started = handle.started or began
-            # The time of a single request includes the scheduler's.
-            out.append((handle, handle.add_step(step, seconds if len(steps) == 1 else step.times.total)))
-        for scheduled in [scheduled for scheduled in self._handles if scheduled.is_over]:
-            handle = self._handles.pop(scheduled)
-            if not handle.is_over:
-                handle.finish_request(scheduled.error)
-            engine.remember(handle)
-        engine.register(self)
-        return out
+        outputs = self._engine.step(self.scheduler, self.handles)
+        for handle, output in outputs:
+            if output.finish is not None:
+                del self.handles[handle.scheduled]
+        self._engine.register(self)
+        return outputs
 
     def close(self) -> None:
         """End all requests. The caller has the lock. After Ctrl-C in between, the next call does the rest."""
-        self.scheduler.close()
-        for handle in self._handles.values():
-            if not handle.is_over:
-                handle.finish_early()
-                self._engine.remember(handle)
-        self._engine.register(self)
+        try:
+            self.scheduler.close()
+            for handle in self.handles.values():
+                if not handle.is_over:
+                    handle.finish_early()
+                    self._engine.remember(handle)
+        finally:
+            self._engine.register(self)
+            self._engine.wake()
+        self.handles.clear()
 
 
 class Stream(Iterator[StepOutput]):
@@ -237,24 +265,20 @@ class Stream(Iterator[StepOutput]):
         self._engine, self._on_prefill = engine, on_prefill
         self._run = engine.run_batch()
         self.handle = self._run.add(request)
-        self._open = True  # from here on `_close` frees the session
         self._run.begin()
         if (error := self.handle.scheduled.error) is not None:
             raise error
 
     def __next__(self) -> StepOutput:
         with self._engine.exclusive():
-            if not self._open:
+            if self._run.is_over:
                 raise StopIteration
             try:
                 self._prefill()
-                output = self._step()
+                return self._step()
             except BaseException:
-                self._close()
+                self._run.close()
                 raise
-            if self.handle.is_over:
-                self._open = False
-            return output
 
     def _prefill(self) -> None:
         """Prefill a long prompt, except for the tokens that share the first draft's pass."""
@@ -270,10 +294,10 @@ class Stream(Iterator[StepOutput]):
             self._step()
 
     def _step(self) -> StepOutput:
-        steps = self._run.step_exclusive()
-        if (error := self.handle.scheduled.error) is not None:
-            raise error
-        return steps[0][1]
+        [(_, output)] = self._run.step_exclusive()
+        if output.finish is not None and output.finish.error is not None:
+            raise output.finish.error
+        return output
 
     def __enter__(self) -> Stream:
         return self
@@ -283,20 +307,11 @@ class Stream(Iterator[StepOutput]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):
-            self._engine.run_later(self._close)
-
     def close(self) -> None:
         """Free the session; the text so far stays. The end of the answer frees it too."""
-        if self._open and self._engine.process.is_current:
+        if not self._run.is_over and self._engine.process.is_current:
             with self._engine.exclusive():
-                self._close()
-
-    def _close(self) -> None:
-        if self._open:
-            self._run.close()
-            self._open = False
+                self._run.close()
 
     def result(self) -> Generation:
         with self._engine.exclusive():

@@ -14,6 +14,7 @@ from paceline.speculative.scheduler import ScheduledRequest
 from paceline.speculative.stats import TARGET, Logprob, Stats, Step, StopReason
 from paceline.text.detokenizer import Detokenizer, visible_pieces
 from paceline.text.grammar_pool import GrammarJob
+from paceline.text.grammar_source import GrammarSource
 
 log = logging.getLogger("paceline.engine")
 
@@ -45,18 +46,29 @@ class Finish:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tokens and the text that one step adds to an answer.
+    """What one step adds to an answer.
 
+    step: the step; None if the request ended without one.
     parts: pieces of text, each with its drafter, or "target".
-    tokens, sources: the emitted tokens, and the drafter of each.
-    logprobs: one for each token, if the request has `logprobs`.
     finish: set by the last step."""
 
+    step: Step | None = field(default=None, repr=False)
     parts: tuple[tuple[str, str], ...] = ()
-    tokens: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
-    logprobs: tuple[Logprob, ...] = ()
     finish: Finish | None = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return () if self.step is None else self.step.tokens
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The drafter of each token, or "target"."""
+        return () if self.step is None else self.step.sources
+
+    @property
+    def logprobs(self) -> tuple[Logprob, ...]:
+        """The log-probability of each token, if the request has `logprobs`."""
+        return () if self.step is None else self.step.logprobs
 
     @property
     def text(self) -> str:
@@ -148,16 +160,24 @@ class RequestHandle:
         return self.finish is not None
 
     @property
+    def grammar(self) -> GrammarSource | None:
+        """The grammar to compile before the request is queued."""
+        grammar = self.request.grammar
+        assert grammar is None or isinstance(grammar, GrammarSource)
+        return grammar
+
+    @property
     def stats(self) -> Stats:
         active = self.scheduled.active
         return Stats() if active is None else active.stats
 
-    def add_step(self, step: Step, seconds: float) -> StepOutput:
-        """Record a step that took so many seconds, and return its output."""
+    def add_step(self, step: Step, began: float, seconds: float) -> StepOutput:
+        """Record a step and return its output. began: time of the pass. seconds: the step's share of it."""
+        self.started = self.started or began
         if not step.tokens:
             self.n_prefilled += step.batch_tokens
             self.prompt_seconds += seconds
-            return StepOutput()
+            return StepOutput(step)
         if not self.tokens:
             self.first_token = self._clock()
         self.seconds += seconds
@@ -166,7 +186,7 @@ class RequestHandle:
         self.logprobs += step.logprobs
         finish = None if step.stop_reason is None else self.finish_request()
         parts = self._take_text(last=finish is not None)
-        return StepOutput(parts, step.tokens, step.sources, step.logprobs, finish)
+        return StepOutput(step, parts, finish)
 
     def _take_text(self, *, last: bool) -> tuple[tuple[str, str], ...]:
         if self._text is None:

@@ -23,6 +23,7 @@ from paceline.backends.transformers.target import HfTarget
 from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.provenance import provenance
 from paceline.models.headers.gguf_file import GGUFFile, copy_part, metadata_field, write_gguf
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -232,10 +233,11 @@ class Counted:
 
 
 def test_a_bench_selects_for_all_its_methods(models: Path) -> None:
-    given = {"target": models / "target.gguf", "threads": 1, "n_ctx": 512}
     draft = models / "draft.gguf"
     for lossy, alters in (("prefill=0.3", "with 30% of a long prompt"), ("", "")):
-        with LoadedModels({**given, "lossy": lossy}, draft) as loaded:
+        with LoadedModels(
+            LoadOptions.of(models / "target.gguf", threads=1, n_ctx=512, lossy=lossy), draft
+        ) as loaded:
             assert loaded.plain.target.modification == alters
             assert loaded._load_draft(draft).modification == ""
             assert (loaded.plain.draft is None) == (not lossy)

@@ -19,7 +19,7 @@ from paceline.backends.transformers.opener import open_engine
 from paceline.backends.transformers.session import HfSession
 from paceline.backends.transformers.target import HfTarget
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.tree import EMPTY, chain
+from paceline.speculative.tree import EMPTY
 
 TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
 
@@ -57,17 +57,6 @@ def says(target: HfTarget, session: HfSession) -> int:
     return int(out.computed)
 
 
-def test_what_is_dropped_is_computed_again_from_the_start(target: HfTarget) -> None:
-    session = begun(target, TEXT[:8])
-    assert says(target, session) == 8
-    session.extend(())  # the root goes back, and with it all
-    assert session.pending_tokens == 7
-    assert says(target, session) == 8
-    session.commit([], TEXT[8])
-    assert says(target, session) == 1
-    session.close()
-
-
 def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target: HfTarget) -> None:
     def left_behind() -> None:
         session = begun(target, TEXT[:8])
@@ -88,35 +77,6 @@ def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target:
         assert len(text) - session.pending_tokens == 1 + len(text) - computed
         assert says(target, session) == computed, text
         session.close()
-
-
-def test_a_rejected_draft_takes_the_state_back_to_the_checkpoint(target: HfTarget) -> None:
-    session = begun(target, TEXT[:8])
-    says(target, session)
-    session.commit([], TEXT[8])
-    drafts = chain([TEXT[9], 1, 1], "test")
-    for again in (0, 2):  # the second draft is verified with what the first had right
-        out = target.forward([(session, drafts)], RequiredOutputs())[0]
-        assert out.computed == again + 1 + len(drafts)
-        n = len(session.tokens)
-        session.commit([0], TEXT[10])
-        assert list(session.tokens) == [*TEXT[:9], TEXT[9], TEXT[10], TEXT[9], TEXT[10]][: n + 2]
-        assert session.pending_tokens == again + 2  # the root and the node that was right
-    assert says(target, session) == 5
-    assert session.pending_tokens == 0
-    session.close()
-
-
-def test_text_that_is_given_is_read_behind_the_state(target: HfTarget) -> None:
-    session = begun(target, TEXT[:8])
-    says(target, session)
-    session.extend(TEXT[8:13])  # the root is computed, the last of these is the new one
-    assert session.pending_tokens == 4
-    assert says(target, session) == 5
-    session.commit([], TEXT[13])
-    session.extend(TEXT[14:16])
-    assert says(target, session) == 3
-    session.close()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

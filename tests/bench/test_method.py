@@ -9,6 +9,7 @@ import pytest
 
 from paceline.bench.bench import BenchPlan
 from paceline.bench.method import parse, parse_all
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 
@@ -36,7 +37,7 @@ def test_plain_decoding_comes_first_whether_it_is_named_or_not() -> None:
         ("magic", "unknown drafter 'magic'"),
         ("lookup:drafters=model", "'drafters=model' is no setting"),
         ("lookup:n_draft=many", "'n_draft=many' is no setting"),
-        ("lookup:n_draft=0", "n_draft 0: must be at least 1"),
+        ("lookup:n_draft=0", "n_draft 0: must be between 1 and"),
         ("lookup+none", "'none' means plain decoding"),
         ("lookup,lookup", "'lookup' is named twice"),
     ],
@@ -53,7 +54,7 @@ def test_a_stored_plan_with_an_older_name_of_a_setting_is_refused() -> None:
 
 def test_a_stored_plan_is_the_plan() -> None:
     plan = BenchPlan(
-        models={"target": "a.gguf", "threads": 2, "flash_attention": None}, drafting={"n_draft": 4},
+        models=LoadOptions.of("a.gguf", threads=2, flash_attention=None), drafting={"n_draft": 4},
         sampling=Sampling(repeat_penalty=1.1, logit_bias={3: -1.5}), methods="plain,lookup",
         peers=("llama-server=/bin/x",), n=32,
     )  # fmt: skip

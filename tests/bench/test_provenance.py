@@ -9,8 +9,8 @@ from pathlib import Path
 import paceline
 from paceline.backends.registry import kernel_status
 from paceline.bench.provenance import provenance
-from paceline.config import Drafting
 from paceline.hardware.threads import logical_cores, physical_cores
+from paceline.settings import Drafting
 from paceline.system.identity import file_fingerprint
 
 

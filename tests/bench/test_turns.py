@@ -23,6 +23,7 @@ from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements
 from paceline.drafters import lookup
+from paceline.settings import LoadOptions
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
@@ -48,8 +49,8 @@ def suite(tmp_path: Path) -> Path:
 @pytest.fixture
 def asked(models: Path, suite: Path) -> dict[str, Any]:
     """Return arguments of a plan."""
-    files = {"target": f"{models}/target.gguf", "draft": f"{models}/draft.gguf"}
-    return {"models": files | EXACT, "methods": "lookup,model", "suite": str(suite), "rounds": 1}
+    files = LoadOptions.of(f"{models}/target.gguf", f"{models}/draft.gguf", **EXACT)
+    return {"models": files, "methods": "lookup,model", "suite": str(suite), "rounds": 1}
 
 
 def test_order_rotates_over_places_and_neighbours() -> None:
@@ -180,7 +181,7 @@ def ending(target: LoadedModels, token: int, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def target(models: Path) -> Iterator[LoadedModels]:
-    given = {"target": models / "target.gguf", "sessions": 2, **EXACT}
+    given = LoadOptions.of(models / "target.gguf", sessions=2, **EXACT)
     with LoadedModels(given, models / "draft.gguf") as loaded:
         yield loaded
 
@@ -284,7 +285,7 @@ def _costs(llm: LLM) -> DecodingCosts:
 
 
 def test_methods_share_the_targets_costs_and_all_are_kept(models: Path, however_busy: None) -> None:
-    given, draft = {"target": models / "target.gguf", "threads": 1}, models / "draft.gguf"
+    given, draft = LoadOptions.of(models / "target.gguf", threads=1), models / "draft.gguf"
     with LoadedModels(given, draft) as loaded:
         alone, drafted = loaded.llm(ALONE), loaded.llm(DRAFTED)
         assert alone.draft is None

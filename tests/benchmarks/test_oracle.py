@@ -16,11 +16,11 @@ from paceline.backends.toy import ToyTarget
 from paceline.bench.method import Method
 from paceline.bench.replay import replay as module
 from paceline.bench.replay.replay import MethodReplay, ReplayContext
-from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter, Features
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.stats import Step, StepTimes

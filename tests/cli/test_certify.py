@@ -24,6 +24,7 @@ from paceline.speculative.interfaces import ForwardOutput
 from paceline.speculative.loop import ActiveRequest
 from paceline.speculative.sampling import logprob
 from paceline.speculative.stats import Logprob
+from paceline.speculative.tree import DraftTree
 
 Capture = pytest.CaptureFixture[str]
 # With F16 rounding is worse than such short texts can tell.
@@ -224,11 +225,11 @@ def test_rejected_cells_that_stay_are_a_defect_of_the_state(
         n = cache._cpp.llama_memory_seq_pos_max(cache._memory, slot.sequence) + 1 - start
         cache._cpp.llama_memory_seq_add(cache._memory, slot.sequence, start, -1, -n)
 
-    def commits(session: LlamaSession, path: Sequence[int]) -> None:
+    def commits(session: LlamaSession, tree: DraftTree, path: Sequence[int]) -> None:
         with monkeypatch.context() as patch:
-            if session._cache._path.stem == "target" and len(path) < len(session._tree):
+            if session._cache._path.stem == "target" and len(path) < len(tree):
                 patch.setattr(LlamaKvCache, "truncate", shifted)
-            commit(session, path)
+            commit(session, tree, path)
 
     monkeypatch.setattr(LlamaSession, "_commit", commits)
     assert "state" in defects(certify(capsys, *pair, "--json"))

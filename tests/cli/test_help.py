@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -11,11 +10,9 @@ import pytest
 import typer
 
 from command_line import command, run
-from paceline.cli import run as run_command
 from paceline.cli.app import app
 from paceline.cli.groups import DRAFTING_OPTIONS
-from paceline.config import Drafting
-from paceline.speculative.sampling import Sampling
+from paceline.settings import Drafting
 
 Capture = pytest.CaptureFixture[str]
 
@@ -90,19 +87,6 @@ def test_the_environment_sets_all_but_prompts_and_lists(name: str) -> None:
 def test_a_bad_value_of_the_environment_is_refused_by_its_name(capsys: Capture, models: Path) -> None:
     done = run(capsys, models / "target.gguf", "hi", PACELINE_TOP_P="most")
     done.refused(2, "'--top-p'", "(from PACELINE_TOP_P)")
-
-
-def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
-    """The command line spells them out only so that `--help` imports nothing."""
-    options = {name: p.default for name, p in inspect.signature(run_command.run).parameters.items()}
-    drafting, sampling = Drafting(), Sampling()
-    left_open = {"policy", "n_draft", "width", "p_split"}
-    for name in vars(drafting).keys() - left_open - {"drafters"}:
-        assert options[name] == getattr(drafting, name), name
-    assert {options[name] for name in ("draft", *left_open)} == {None}
-    assert options["temperature"] == sampling.temperature
-    for name in set(vars(sampling)) - {"temperature", "logit_bias"}:
-        assert options[name] == getattr(sampling, name), name
 
 
 def test_a_drafting_setting_has_one_name_everywhere() -> None:

@@ -77,11 +77,11 @@ def test_a_signal_while_the_program_loads_ends_it_at_once(number: signal.Signals
         import paceline.loading
         from paceline.cli.app import main
 
-        def load(**_):
+        def load(_):
             print("loading", flush=True)
             time.sleep(60)
 
-        paceline.loading.load = load
+        paceline.loading.load_options = load
         sys.argv = ["paceline", "run", "hello"]
         main()
     """

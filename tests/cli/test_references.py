@@ -12,6 +12,7 @@ from paceline.cli import output
 from paceline.cli.references import resolve_models, resolved
 from paceline.models import zoo
 from paceline.models.stores.hub_cache import repo_folder
+from paceline.settings import LoadOptions
 from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
@@ -33,7 +34,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_path_stays_as_it_was_given(capsys: Capture) -> None:
-    given = {"target": "./missing.gguf", "draft": None, "threads": 1}
+    given = LoadOptions("./missing.gguf")
     assert resolve_models(given) == given
     assert capsys.readouterr() == ("", "")
 
@@ -41,10 +42,10 @@ def test_a_path_stays_as_it_was_given(capsys: Capture) -> None:
 def test_a_names_file_and_hash_are_printed_with_verbose_only(
     capsys: Capture, cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert resolve_models({"target": "user/repo"}) == {"target": str(cached)}
+    assert resolve_models(LoadOptions("user/repo")) == LoadOptions(cached)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(output, "verbose", True)
-    assert resolve_models({"target": "user/repo"}) == {"target": str(cached)}
+    assert resolve_models(LoadOptions("user/repo")) == LoadOptions(cached)
     assert capsys.readouterr().err == f"user/repo is {cached} (sha256 {SHA[:16]})\n"
     path = zoo.target_path()
     assert resolved("zoo:target") == path

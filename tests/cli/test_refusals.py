@@ -198,7 +198,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
         ("serve --trusted-proxy nginx", "the trusted proxy nginx"),
         ("serve --api-key ü", "an API key must be printable ASCII"),
         ("serve --api-key-file nothing", "cannot be read"),
-        ("serve --top-p 2", "top-p"),
+        ("serve --top-p 2", "top_p"),
         ("serve --temp -1", "temperature"),
         ("serve --replicas 1 --port 0", "name a port"),
         ("serve --replicas 4..2", "--replicas"),

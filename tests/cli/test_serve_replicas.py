@@ -10,6 +10,7 @@ import pytest
 from command_line import Done, command
 from paceline.server import cluster
 from paceline.server.settings import ServerSettings
+from paceline.settings import LoadOptions
 
 Capture = pytest.CaptureFixture[str]
 Asked = list[tuple[ServerSettings, str, int]]
@@ -44,8 +45,7 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
     assert (done.code, done.out, done.err) == (0, "", "")
     ((settings, host, port),) = asked
     assert (host, port) == ("127.0.0.1", 81)
-    assert (settings.load["target"], settings.load["drafters"]) == ("toy:seed=3", "lookup")
-    assert settings.load["n_draft"] == 5
+    assert settings.load == LoadOptions.of("toy:seed=3", drafters="lookup", n_draft=5)
     assert settings.model_dump(exclude={"load"}) == {
         "alias": ["toy:seed=3"],
         "api_key": ["one", "two"],
@@ -87,9 +87,8 @@ def test_paths_are_said_from_the_root(
     Path("model.gguf").touch()
     command(capsys, "serve", "-m", "model.gguf", "--replicas", "1", "--corpus", "model.gguf")
     loading = asked[0][0].load
-    assert loading["target"] == str(tmp_path / "model.gguf")
-    assert loading["corpora"] == [str(tmp_path / "model.gguf")]
-    assert loading["draft"] is None
+    file = str(tmp_path / "model.gguf")
+    assert loading == LoadOptions(file, corpora=(file,))
 
 
 def test_without_ray_it_says_what_to_install(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

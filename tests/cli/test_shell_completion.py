@@ -13,8 +13,8 @@ from command_line import environment, program
 from model_stores import ollama_model
 from paceline.cli.app import app
 from paceline.cli.shell_completion import print_completions
-from paceline.config import CROSS_VOCAB, POLICIES, VERIFY
 from paceline.models import zoo
+from paceline.settings import CROSS_VOCAB, POLICIES, VERIFY
 
 ZOO = {f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES}
 

@@ -13,9 +13,9 @@ import pytest
 
 from command_line import PROGRAM, command
 from paceline.cli.train import Kind
-from paceline.config import Drafting
 from paceline.drafter_table import DRAFTERS
 from paceline.prepare.training.plan import make_plan
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.system.locks import run_lock
 from training_answers import number_prompts

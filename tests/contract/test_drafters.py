@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from paceline import drafter_factory as makers
 from paceline.backends.toy import ToyTarget
 from paceline.backends.translated import CrossVocabTarget
-from paceline.config import Drafting
 from paceline.drafter_table import DRAFTERS, HEADS
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, ComposedState, PortfolioDrafter
@@ -32,6 +31,7 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter, DrafterState, LearningDrafter, Target
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts

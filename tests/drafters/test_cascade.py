@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from counting import Counting, Transient
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
 from paceline.drafter_factory import make_drafter
 from paceline.drafters.cascade import DEFERRED, AheadSession, CascadeDrafter, CascadeTarget
 from paceline.drafters.lookup import LookupState
 from paceline.drafters.model import ModelDrafter
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.loop import advance_requests, decode, start_request
 from paceline.speculative.policy.cost_model import PassCosts

@@ -15,10 +15,11 @@ import pytest
 import paceline
 from head_layouts import load_reference, write_layout
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
-from paceline.drafter_factory import make_drafter, open_head
+from paceline.drafter_factory import make_drafter
+from paceline.drafts import open_head
 from paceline.heads.files import CONFIG, WEIGHTS, read_head, write_head
 from paceline.heads.target import HeadTarget, sample_tokens
+from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError
 from tiny_heads import tiny_config, tiny_files, tiny_weights, toy
 
@@ -198,11 +199,3 @@ def test_a_drafter_needs_a_head_of_its_kind(tmp_path: Path) -> None:
     head = open_head(tmp_path / "e", TARGET)
     with pytest.raises(UsageError, match="the drafter 'medusa' needs a head of that kind"):
         make_drafter(Drafting(("medusa",)), TARGET, head)
-
-
-def test_a_target_without_hidden_states_is_refused(tmp_path: Path) -> None:
-    class Closed:
-        origin = "a closed model"
-
-    with pytest.raises(UsageError, match="a closed model shows none"):
-        open_head(written(tmp_path), Closed())  # type: ignore[arg-type]

@@ -16,18 +16,19 @@ from enumeration import decided_distribution, plain_distribution
 from gguf_files import write_llama
 from head_layouts import Container, load_reference, write_layout
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
-from paceline.drafter_factory import draft_source, make, open_head
+from paceline.drafter_factory import make
 from paceline.drafters.head import HeadState
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.parts import DrafterInputs
+from paceline.drafts import kind_of, open_head
 from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.entries import Entries
 from paceline.heads.exit_target import ExitTarget, KangarooSession
 from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import read_head, write_head
+from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start_request
@@ -279,7 +280,7 @@ def test_a_published_kangaroo_adapter_drafts_for_its_target(container: Container
 
     reference = load_reference("kangaroo")
     folder = write_layout(reference, tmp_path / "adapter", container=container)
-    assert draft_source(folder) == "kangaroo head"
+    assert kind_of(folder) == "kangaroo head"
     target = HfTarget.around(model_of("llama"), sessions=2)
     head = open_head(folder, target)
     assert isinstance(head, ExitTarget)

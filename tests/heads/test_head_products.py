@@ -16,7 +16,7 @@ from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.llama_cpp.kernels import matrices
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.toy import ToyTarget
-from paceline.drafter_factory import open_head
+from paceline.drafts import open_head
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Linear, MakeLinear, Stacked
 from paceline.heads.files import write_head

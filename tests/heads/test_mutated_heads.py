@@ -22,20 +22,15 @@ from head_layouts import (
     zlab_config,
 )
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
-from paceline.drafter_factory import (
-    draft_source,
-    make_drafter,
-    open_confidence,
-    open_head,
-    open_parallel_draft,
-)
+from paceline.drafter_factory import make_drafter
 from paceline.drafter_table import HEADS
 from paceline.drafters.none import NoDrafter
+from paceline.drafts import kind_of, open_confidence, open_draft
 from paceline.heads.confidence import NAMES, Confidence
 from paceline.heads.config import ExitFacts
 from paceline.heads.files import CONFIG, read_safetensors, write_head
 from paceline.heads.target import sample_tokens
+from paceline.settings import Drafting
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request
@@ -201,11 +196,11 @@ def text_with(folder: Path, target: ToyTarget) -> list[int] | None:
     if scores is not None:
         assert np.isfinite(scores.probability(np.array([0.7, 0.3]), 2, 0.5))
         return None
-    source = draft_source(folder)
+    source = kind_of(folder)
     kind = next((kind for kind, name in HEADS.items() if name == source), "")
     if not kind:
         return None
-    draft: Any = open_parallel_draft(folder, target, {}) or open_head(folder, target)
+    draft: Any = open_draft(folder, target, {})
     drafting = Drafting((kind,), cross_vocab="off")
     if kind == "pard":
         from paceline.drafters.pard import PardDrafter

@@ -55,7 +55,7 @@ def test_a_nodes_row_is_that_of_its_depth() -> None:
 
 def test_a_draft_takes_one_pass_of_the_draft_model() -> None:
     draft, passes = parallel(), list[int]()
-    draft._base.on_forward = lambda rows, *_: passes.append(rows)
+    draft.inner.on_forward = lambda rows, *_: passes.append(rows)
     target, drafter = ToyTarget(V), PardDrafter(draft)
     request = start_request(target, drafter, GenerationRequest(prompt=(1, 2, 3), max_tokens=30))
     steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(9, 9)), [request])]

@@ -17,7 +17,6 @@ from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.eagle import EagleHead
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
-from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
@@ -233,16 +232,3 @@ def test_hidden_states_in_torch_types_are_read() -> None:
     session.observe(0, torch.from_numpy(features_of(head, tokens)[:-1]).to(torch.bfloat16))
     session.extend(tokens)
     assert np.abs(session.compute(TREE)[1] - fresh_rows(head, tokens, TREE)).max() < 0.2
-
-
-def test_misuse_is_refused() -> None:
-    session = HEADS["eagle"].open()
-    with pytest.raises(UsageError, match="prompt is empty"):
-        session.extend([])
-    session.extend([1, 2, 3])
-    with pytest.raises(ContractError, match="commit before forward"):
-        session.commit([], 1)
-    with pytest.raises(ContractError, match="2 tokens to prefill, of 1 pending"):
-        session.read(2)
-    with pytest.raises(UsageError, match="do not fit the context"):
-        session.extend([0] * TARGET.caps.n_ctx)

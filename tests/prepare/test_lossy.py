@@ -23,6 +23,7 @@ from paceline.prepare.experts import measure_experts, usual_counts
 from paceline.prepare.prefill import measure_prefill
 from paceline.prepare.variants import score_text
 from paceline.report.variants import write_experts, write_prefill
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from training_answers import write_lines
 
@@ -83,7 +84,7 @@ def test_perplexity_is_that_of_the_texts_tokens(mixture: dict[str, Any]) -> None
 
 def test_each_number_of_experts_is_measured_beside_the_models_own(mixture: dict[str, Any]) -> None:
     progress, file = Progress(), io.StringIO()
-    record = measure_experts({**mixture, "draft": mixture["target"]}, progress, **QUICK)
+    record = measure_experts(LoadOptions.of(draft=mixture["target"], **mixture), progress, **QUICK)
     progress.require_complete()
     assert [row["experts"] for row in record["rows"]] == [2, 1]
     whole, one = record["rows"]
@@ -101,7 +102,7 @@ def test_each_share_is_measured_beside_the_whole_prompt(
     pair: dict[str, Any], suite: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress, file = Progress(), io.StringIO()
-    record = measure_prefill(pair, progress, shares=(0.3, 0.6), suite=suite, n=6, bound=0.0)
+    record = measure_prefill(LoadOptions.of(**pair), progress, shares=(0.3, 0.6), suite=suite, n=6, bound=0.0)
     progress.require_complete()
     assert record["prompts"] == 2
     assert "do not fit the context" in capsys.readouterr().err
@@ -139,7 +140,7 @@ def test_the_role_speed_uses_the_recommended_experts(
     mixture: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experts, "recommend", lambda *_: {"experts": 1})
-    measure_experts(mixture, Progress(), **QUICK, bound=1e9)
+    measure_experts(LoadOptions.of(**mixture), Progress(), **QUICK, bound=1e9)
     capsys.readouterr()
     with paceline.load(**mixture, drafters="none", role="speed") as llm:
         assert llm.target.modification == "with 1 experts a token instead of 2"
@@ -157,7 +158,7 @@ def test_the_role_speed_uses_the_recommended_share(
     pair: dict[str, Any], suite: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill, "recommend", lambda rows, _: rows[1])
-    measure_prefill(pair, Progress(), shares=(0.3,), suite=suite, n=4)
+    measure_prefill(LoadOptions.of(**pair), Progress(), shares=(0.3,), suite=suite, n=4)
     capsys.readouterr()
     with paceline.load(**pair, role="speed") as llm:
         assert llm.target.modification == "with 30% of a long prompt"
@@ -181,7 +182,7 @@ def test_impossible_plans_of_experts_are_refused(
 ) -> None:
     given = {**mixture, "target": plan.pop("target", mixture["target"])}
     with pytest.raises(UsageError, match=reason):
-        measure_experts(given, Progress(), **plan)
+        measure_experts(LoadOptions.of(**given), Progress(), **plan)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_impossible_plans_of_shares_are_refused(
 ) -> None:
     given = {**pair, "draft": plan.pop("draft", pair["draft"])}
     with pytest.raises(UsageError, match=reason):
-        measure_prefill(given, Progress(), **plan)
+        measure_prefill(LoadOptions.of(**given), Progress(), **plan)
 
 
 def test_the_commands_print_a_record(

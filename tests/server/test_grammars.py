@@ -108,7 +108,8 @@ def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: 
 
 def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[GrammarSource]) -> None:
     now = 0.0
-    with ServingEngine(toy, ServerLimits(timeout=10.0), clock=lambda: now) as service:
+    toy.engine.clock = lambda: now
+    with ServingEngine(toy, ServerLimits(timeout=10.0)) as service:
         answers = [submit(service, ask(from_schema(ENDLESS)), client) for client in "abcd"]
         until(lambda: checks)
         now = 11.0
@@ -162,7 +163,8 @@ def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[GrammarSource])
 
 def test_health_tells_of_a_pass_that_does_not_end(toy: LLM) -> None:
     now, gate = 0.0, Gate(toy.target)
-    with serving(toy, clock=lambda: now) as served:
+    toy.engine.clock = lambda: now
+    with serving(toy) as served:
         assert served.get("/health").json() == {"status": "ok", "pass_seconds": 0.0}
         gate.shut()
         answer = submit(served.service, ask())

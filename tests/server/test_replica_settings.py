@@ -14,6 +14,7 @@ from paceline.server.metrics import Metrics, prometheus_text
 from paceline.server.replicas import add_replica_label, merge_metrics
 from paceline.server.security import SecurityRules
 from paceline.server.settings import ServerSettings, parse_replica_range
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from serving import serving
 
@@ -36,7 +37,8 @@ def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
 def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
     given: dict[str, Any], cpus: float, threads: int | None
 ) -> None:
-    assert ServerSettings(load=given, num_cpus=cpus).loading().get("threads") == threads
+    settings = ServerSettings(load=LoadOptions.of(**given), num_cpus=cpus)
+    assert settings.loading().engine.threads == threads
 
 
 def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:

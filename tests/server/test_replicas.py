@@ -29,6 +29,7 @@ from paceline import LLM
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
 from paceline.server.replicas import NAME, build
 from paceline.server.settings import ServerSettings
+from paceline.settings import LoadOptions
 
 pytestmark = [
     pytest.mark.serial,
@@ -57,7 +58,7 @@ class Site:
 
 
 def settings() -> ServerSettings:
-    load = {"target": MODEL, "drafters": ["lookup"]}
+    load = LoadOptions.of(MODEL, drafters=["lookup"])
     limits: dict[str, Any] = {"sessions": 2, "shutdown_timeout": 20.0}
     return ServerSettings(load=load, alias=["toy"], replicas="3", quiet=True, **limits)
 

@@ -14,7 +14,8 @@ from paceline.server.schemas import CompletionRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
-from paceline.text.default_sampling import DEFAULT_CHAT_SAMPLING, chat_sampling
+from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING
+from paceline.text.default_sampling import chat_sampling
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,8 @@ def test_a_client_with_fifty_requests_does_not_delay_another_client(toy: LLM, ga
 
 def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
     now = 0.0
-    with ServingEngine(toy, ServerLimits(timeout=10.0), clock=lambda: now) as service:
+    toy.engine.clock = lambda: now
+    with ServingEngine(toy, ServerLimits(timeout=10.0)) as service:
         gate.shut()
         running, waiting = submit(service, *[ask(max_tokens=50)] * 2), submit(service, ask())
         gate.held()
@@ -210,7 +211,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
                 raise ZeroDivisionError("in the grammar")
             return super().mask(path)
 
-    monkeypatch.setattr("paceline.server.service.TextGrammar", Odd)
+    monkeypatch.setattr("paceline.engine.TextGrammar", Odd)
     bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
     with ServingEngine(toy) as service:
         first, second, third = submit(
@@ -310,7 +311,8 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
 
 def test_the_live_throughput_is_that_of_the_passes_and_zero_when_idle(toy: LLM) -> None:
     now = 100.0
-    live = LiveStats(toy, lambda: now)
+    toy.engine.clock = lambda: now
+    live = LiveStats(toy)
     live.on_pass(2.0, 10, 2)
     assert live.state()["tokens_per_second"] == 5.0
     now += IDLE_SECONDS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.config import Drafting
 from paceline.drafter_table import DrafterEntry, add_installed
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 
 ROW = DrafterEntry("twins", "repeats of a token", module="twins")

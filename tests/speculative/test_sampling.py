@@ -118,9 +118,7 @@ def test_any_chain_over_any_row_is_a_distribution_over_what_is_possible(
 
 def test_a_filter_that_may_drop_the_likeliest_token_contradicts_greedy() -> None:
     for settings_ in ({"typical_p": 0.9}, {"xtc_probability": 0.1}):
-        with pytest.raises(
-            UsageError, match="may leave the likeliest token out: it needs a temperature above 0"
-        ):
+        with pytest.raises(UsageError, match="set a temperature above 0"):
             Sampling(**settings_)  # type: ignore[arg-type]
         assert Sampling(temperature=0.1, **settings_)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.errors import BusyError, UsageError
+from paceline.speculative.errors import BusyError
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
@@ -265,5 +265,3 @@ def test_a_request_that_does_not_fit_fails_before_it_gets_a_session() -> None:
     assert scheduler.step() == []
     assert scheduler.idle
     assert "the context 8" in str(failed.error)
-    with pytest.raises(UsageError, match="chunk"):
-        Scheduler(Watched(V), NoDrafter(), POLICY, chunk=0)

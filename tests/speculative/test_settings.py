@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paceline.config import Drafting, LossyChoices, parse_lossy, validate_drafting
+from paceline.settings import Drafting, Quality, make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -20,7 +20,7 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
     [
         ({"drafters": ()}, "no drafter named"),
         ({"drafters": ("lookahead", "lookup")}, "name it without other drafters"),
-        ({"lookahead_ngram": 1}, "lookahead_ngram 1: must be at least 2"),
+        ({"lookahead_ngram": 1}, "lookahead_ngram 1: must be between 2 and"),
         ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from suffix, lookup, ngram, datastore"),
         ({"drafters": ("lookup", "lookup")}, "named twice"),
         ({"drafters": ("none", "lookup")}, "'none' means plain decoding: name it without other drafters"),
@@ -30,9 +30,9 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"p_min": 1.5}, "p_min 1.5"),
         ({"p_split": math.nan}, "p_split nan"),
         ({"draft_temp": math.nan}, "draft_temp nan"),
-        ({"verify": "lossy"}, "unknown verify rule 'lossy': choose from auto, token, block"),
+        ({"verify": "lossy"}, "unknown verify 'lossy': choose from auto, token, block"),
         ({"verify": "block", "width": 2}, "verify block is for chains .*: for a tree choose from auto"),
-        ({"ngram_min": 4, "ngram_max": 3}, "ngram_max 3: must be at least 4"),
+        ({"ngram_min": 4, "ngram_max": 3}, "ngram_max 3: must be at least ngram_min, 4"),
         ({"ngram_min": 0}, "ngram_min 0"),
         ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
         ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),
@@ -52,9 +52,9 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, object], compla
 
 
 def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
-    assert validate_drafting(Sampling, {"top_k": 5}) == Sampling(top_k=5)
+    assert make_settings(Sampling, {"top_k": 5}) == Sampling(top_k=5)
     with pytest.raises(UsageError, match=r"'topk' \(did you mean top_k.*choose from .*top_k"):
-        validate_drafting(Sampling, {"topk": 5})
+        make_settings(Sampling, {"topk": 5})
 
 
 def test_a_budget_is_only_ever_made_smaller() -> None:
@@ -106,10 +106,10 @@ def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None
 
 
 def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
-    assert parse_lossy("") == LossyChoices()
-    assert parse_lossy("experts=3") == LossyChoices(experts=3)
-    assert parse_lossy("prefill=.25") == LossyChoices(prefill=0.25)
-    assert parse_lossy("prefill=0.2,experts=3") == LossyChoices(3, 0.2)
+    numbers = {"": (0, 0), "experts=3": (3, 0), "prefill=.25": (0, 0.25), "prefill=0.2,experts=3": (3, 0.2)}
+    for text, expected in numbers.items():
+        quality = Quality(text)
+        assert (quality.experts, quality.prefill) == expected
     for text in (
         "experts", "experts=0", "experts=-1", "experts=1.5", "prefill", "prefill=0.0", "prefill=1",
         "prefill=1.5", "prefill=nan", "draft=0.2", ",", "experts=1_0", "experts=3,experts=2",
@@ -117,4 +117,4 @@ def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
         "prefill=1e-400",
     ):  # fmt: skip
         with pytest.raises(UsageError, match=r"write experts=N.* or prefill=0\.2"):
-            parse_lossy(text)
+            Quality(text)

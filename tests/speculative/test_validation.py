@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -13,12 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config import MAX_TOKENS, Drafting, validate_drafting
+from paceline.settings import MAX_TOKENS, Drafting, make_settings
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import count, format_bytes, printable, truncated
-from paceline.speculative.sampling import MAX_LOGIT, Sampling, probabilities
-from paceline.speculative.validation import did_you_mean, read_number, read_numbers
+from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.validation import (
+    MAX_LOGIT,
+    did_you_mean,
+    read_number,
+    read_numbers,
+    setting,
+    settings_of,
+    validate_fields,
+)
 
 # Of numbers, what is no whole one or none at all.
 NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
@@ -45,13 +54,14 @@ CASES = [
     for annotation, values in WRONG.items()
     for name in fields_of(kind, annotation)
     for value in values
+    if value is not None or getattr(kind, name, "") is not None  # None may be the default
 ]
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), CASES)
 def test_a_setting_of_the_wrong_type_is_refused_by_its_name(kind: Any, name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"^{name}.*must be "):
-        validate_drafting(kind, {name: value})
+        make_settings(kind, {name: value})
     with pytest.raises(UsageError, match=f"^{name}.*must be "):
         kind(**{name: value})
 
@@ -71,6 +81,45 @@ def test_what_is_refused_says_what_came_and_what_is_wanted() -> None:
     for make, words in said.items():
         with pytest.raises(UsageError, match=f"^{words}"):
             make()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    tokens: int = setting(7, "Most tokens.", 1, 4096)
+    share: float = setting(1.0, "Of a prompt.", high=1.0)
+    seed: int | None = setting(None, "Of the sampler.", 0)
+    rule: str = setting("auto", "Of verification.", choices=("auto", "token"))
+    names: tuple[str, ...] = setting(tuple, "Of drafters.")
+    other: object = None
+
+    def __post_init__(self) -> None:
+        validate_fields(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("tokens", 0, "tokens 0: must be between 1 and 4,096"),
+        ("tokens", 4097, "tokens 4097: must be between 1 and 4,096"),
+        ("tokens", None, "tokens None: must be a whole number"),
+        ("share", 1.5, "share 1.5: must be at most 1"),
+        ("share", math.nan, "share nan: must be at most 1"),
+        ("seed", -1, "seed -1: must be at least 0"),
+        ("rule", "tokens", "unknown rule 'tokens' (did you mean token?): choose from auto, token"),
+    ],
+)
+def test_setting_out_of_its_range_is_refused(name: str, value: Any, error: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        Options(**{name: value})
+    assert str(refusal.value) == error
+
+
+def test_settings_have_defaults_and_help() -> None:
+    assert Options(tokens=np.int64(4096)) == Options(4096, 1.0, None, "auto", (), None)  # type: ignore[arg-type]
+    assert Options(seed=0, share=-1.0, other=1).other == 1
+    about = settings_of(Options)
+    assert list(about) == ["tokens", "share", "seed", "rule", "names"]
+    assert about["tokens"].help == "Most tokens."
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
@@ -120,20 +169,20 @@ def test_any_number_is_refused_or_leaves_a_distribution(name: str, value: Any) -
         ({"temperature": 10**400}, "must be a number that fits into 64 bits"),
         (
             {"repeat_penalty": 1e39},
-            "repeat penalty 1e+39: must be above 0 (1 is off), between 1e-15 and 1e+15",
+            "repeat_penalty 1e+39: must be between 1e-15 and 1e+15",
         ),
         (
             {"repeat_penalty": 1e-40},
-            "repeat penalty 1e-40: must be above 0 (1 is off), between 1e-15 and 1e+15",
+            "repeat_penalty 1e-40: must be between 1e-15 and 1e+15",
         ),
-        ({"presence_penalty": -1e39}, "presence penalty -1e+39: must be between -1e+15 and 1e+15"),
-        ({"frequency_penalty": 1e39}, "frequency penalty 1e+39: must be between -1e+15 and 1e+15"),
+        ({"presence_penalty": -1e39}, "presence_penalty -1e+39: must be between -1e+15 and 1e+15"),
+        ({"frequency_penalty": 1e39}, "frequency_penalty 1e+39: must be between -1e+15 and 1e+15"),
         (
             {"logit_bias": {5: 1e39}},
-            "logit bias 5=1e+39: needs a token id, and a number between -1e+15 and 1e+15",
+            "logit_bias 5=1e+39: needs a token id, and a number between -1e+15 and 1e+15",
         ),
-        ({"logit_bias": {5: -1e39}}, "logit bias 5=-1e+39: needs a token id, and a number between"),
-        ({"logit_bias": {-1: 1.0}}, "logit bias -1=1.0: needs a token id"),
+        ({"logit_bias": {5: -1e39}}, "logit_bias 5=-1e+39: needs a token id, and a number between"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias -1=1.0: needs a token id"),
     ],
 )
 def test_what_a_32_bit_logit_cannot_hold_is_refused_with_the_bounds(
@@ -151,8 +200,8 @@ def test_what_room_is_made_for_has_a_bound(name: str) -> None:
     values: dict[str, Any] = {"ngram_max": 5} | {name: MAX_TOKENS}
     assert Drafting(drafters=("lookup",), **values)
     for more in (MAX_TOKENS + 1, 1 << 70):
-        with pytest.raises(UsageError, match=f"{name} {more}: must be at most 4,096"):
-            validate_drafting(Drafting, {"drafters": ("lookup",), name: more})
+        with pytest.raises(UsageError, match=f"{name} {more}: must be between . and 4,096"):
+            make_settings(Drafting, {"drafters": ("lookup",), name: more})
 
 
 @pytest.mark.parametrize(

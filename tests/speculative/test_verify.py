@@ -18,13 +18,14 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
+from paceline.settings import CHAIN_ONLY_RULES
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
 from paceline.speculative.sampling import Probabilities, Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.speculative.verify import CHAIN_ONLY_RULES, VERIFICATION_RULES, draft_distribution, verify
+from paceline.speculative.verify import VERIFICATION_RULES, draft_distribution, verify
 from worlds import FIXED, SAMPLED, Plant, World, induced, plant
 from worlds import INDEPENDENT as DRAWN_INDEPENDENTLY
 

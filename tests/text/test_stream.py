@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.errors import UsageError
 from paceline.text.detokenizer import Detokenizer
 
 
@@ -36,11 +34,6 @@ def test_each_part_knows_the_token_it_came_with() -> None:
     assert stream.take_text() == [("ab", 0)]
     stream(2)
     assert stream.take_text() == [("c", 1), ("d", 2)]
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(UsageError, match="empty stop string"):
-        Detokenizer(lambda token: b"", [""])
 
 
 @given(

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from paceline.speculative.errors import BusyError, ContractError, UsageError
+from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.interfaces import PromptSelector
 from paceline.speculative.resumable_session import common_prefix as common_prefix
-from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.sessions import TreeSession
+from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
@@ -135,25 +136,22 @@ def free_slots(slots: Sequence[S]) -> list[S]:
     return free
 
 
-class CachedSession(Generic[S]):
+class CachedSession(TreeSession, Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
 
     _keeps_root: recurrent state: cannot be rolled back past the root.
+    _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
     _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
     prompt are left out (`_sparse`)."""
 
     _keeps_root = False
 
     def __init__(self, n_ctx: int) -> None:
-        self._n_ctx = n_ctx
+        super().__init__(n_ctx)
         self._slot: S | None = None
-        self._clear_tokens()
-        self._clear_tree()
-
-    def _clear_tokens(self) -> None:
-        self.tokens: list[int] = []
         self._context = self.tokens
         self._sparse: SparsePrompt | None = None
+        self._clear_tree()
 
     @property
     def n_skipped(self) -> int:
@@ -171,41 +169,21 @@ class CachedSession(Generic[S]):
         return list(places if self._sparse is None else map(self._sparse.position, places))
 
     def _clear_tree(self) -> None:
-        self._tree: DraftTree = EMPTY
-        self._planned = False  # the cache may hold more than the committed tokens
-        self._tree_is_cached = False  # the cache holds the root and the tree
+        self.tree = None
+        self._planned: DraftTree | None = None
 
     @property
     def slot(self) -> S:
-        if self._slot is None:
-            raise ContractError("forward or keep before extend: the session has no root")
+        assert self._slot is not None, "forward before extend: the session has no root"
         return self._slot
 
     @property
     def pending_tokens(self) -> int:
         return 0 if self._slot is None else max(0, len(self._context) - 1 - len(self._slot.cached))
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        n = len(self.tokens) + len(tokens)
-        if n == 0:
-            raise UsageError("the prompt is empty: give at least one token")
-        self._require_room(n)
+    def _append(self, tokens: Sequence[int]) -> None:
         if self._slot is None:
             self._begin(list(tokens[:-1]))
-        elif self._tree_is_cached and tokens:
-            self._commit(self._tree.path_of(tokens[:-1]))  # the last one is the new root
-        else:
-            self.rollback()
-        self._append(tokens)
-
-    def _require_room(self, n: int) -> None:
-        if n > self._n_ctx:
-            raise UsageError(
-                f"{n:,} tokens do not fit the context of {self._n_ctx:,}: take a larger one (n_ctx, -c)"
-            )
-
-    def _append(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
         if self._context is not self.tokens:
             self._context += tokens
 
@@ -231,27 +209,20 @@ class CachedSession(Generic[S]):
         """Record that the cache holds the planned pass."""
         cached = self.slot.cached
         cached += self._context[len(cached) : -1]
-        self._tree_is_cached = True
+        self.tree = self._planned
 
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._tree_is_cached:
-            raise ContractError("keep before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        emitted = [self._tree.tokens[node] for node in path]
-        self._commit(path)
-        self._append([*emitted, root])
-
-    def _checkpoint_length(self, tree: DraftTree, grows: bool) -> int | None:
+    def _checkpoint_length(self, tree: DraftTree, first: int) -> int | None:
         """Return the tokens in the state before `tree` if it has the first nodes since the last commit: all
-        committed ones if it grows an empty tree, else those in the cache. None if no checkpoint is due."""
-        if not len(tree) or (grows and len(self._tree)):
+        committed ones if it grows an empty tree, else those in the cache. None if no checkpoint is due.
+        first: its first row to compute."""
+        if not len(tree) or first > 1:
             return None
-        return len(self._context) if grows else len(self.slot.cached)
+        return len(self._context) if first else len(self.slot.cached)
 
     def close(self) -> None:
         if self._slot is not None:
-            if self._keeps_root and self._tree_is_cached:
-                self._commit(())  # the state with the root is that of committed tokens, too
+            if self._keeps_root and self.tree is not None:
+                self._commit(self.tree, ())  # the state with the root is that of committed tokens, too
             else:
                 self.rollback()
             if self._sparse is not None:
@@ -259,7 +230,11 @@ class CachedSession(Generic[S]):
             self._slot.owner = None
             self._slot = None
             self._release()
-        self._clear_tokens()
+        super().close()
+        self._context, self._sparse = self.tokens, None
+
+    def _rewind(self) -> None:
+        self.rollback()
 
     @abstractmethod
     def _begin(self, tokens: list[int]) -> None:
@@ -272,10 +247,6 @@ class CachedSession(Generic[S]):
     @abstractmethod
     def _drop_context(self) -> None:
         """Empty the slot: another session cannot use a context that leaves out tokens."""
-
-    @abstractmethod
-    def _commit(self, path: Sequence[int]) -> None:
-        """Commit the root and `path`; drop the other drafted tokens."""
 
     @abstractmethod
     def rollback(self) -> None:

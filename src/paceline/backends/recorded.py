@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
 from paceline.speculative.rng import GumbelNoise
-from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.sessions import TreeSession
+from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 
 MAX_BRANCHES = 4096
@@ -93,10 +94,9 @@ class ReplayTarget:
     ) -> list[RecordedForward]:
         outs = []
         for session, tree in batch:
-            if isinstance(tree, int):
-                raise ContractError("a record has no prompt that is still to be read")
-            computed, places = session.places(tree)
-            outs.append(RecordedForward(self.vocab.size, session.recording, tree, places, computed))
+            assert not isinstance(tree, int), "a recorded session has no pending tokens"
+            computed = len(tree) + 1 - session.compute_tree(tree)
+            outs.append(RecordedForward(self.vocab.size, session.recording, tree, session.places, computed))
         return outs
 
     def forget(self) -> None: ...
@@ -104,60 +104,33 @@ class ReplayTarget:
     def close(self) -> None: ...
 
 
-class RecordedSession:
-    """A session whose place is the number of committed tokens of a recording, or OFF_RECORDING."""
-
-    pending_tokens = 0
+class RecordedSession(TreeSession):
+    """A session whose place is the number of committed tokens of a recording, or OFF_RECORDING.
+    places: of the root and the nodes of the last tree."""
 
     def __init__(self, target: ReplayTarget) -> None:
+        super().__init__()
         self._target = target
-        self._recording: Recording | None = None
         self._place = 0
-        self._tree = EMPTY
-        self._places: list[int] = []
-        self.tokens: list[int] = []
+        self.recording: Recording
+        self.places: list[int] = []
 
-    @property
-    def recording(self) -> Recording:
-        if self._recording is None:
-            raise ContractError("forward before extend: the session has no root")
-        return self._recording
+    def _append(self, tokens: Sequence[int]) -> None:
+        if not self.tokens:
+            self.recording = self._target.recording(tokens)
+            return
+        for token in tokens:
+            self._place = self._after(self._place, token)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        if self._recording is not None:
-            for token in tokens:
-                self._place = self._after(self._place, token)
-        elif tokens:
-            self._recording = self._target.recording(tokens)
-        else:
-            raise UsageError("the prompt is empty: give at least one token")
-        self._tree, self._places = EMPTY, []
-        self.tokens += tokens
-
-    def places(self, tree: DraftTree) -> tuple[int, list[int]]:
-        """Return how many rows a pass over `tree` computes, and the places of the root and all nodes."""
-        known = len(self._places) if tree.starts_with(self._tree) else 0
-        places = [self._place]
+    def _compute(self, tree: DraftTree, first: int) -> None:
+        self.places = [self._place]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            places.append(self._after(places[parent + 1], token))
-        self._tree, self._places = tree, places
-        return len(places) - known, places
+            self.places.append(self._after(self.places[parent + 1], token))
 
     def _after(self, place: int, token: int) -> int:
         recorded = self.recording.tokens
         agrees = 0 <= place < len(recorded) and recorded[place] == token
         return place + 1 if agrees else OFF_RECORDING
-
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._places:
-            raise ContractError("keep before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        self._place = self._after(self._places[path[-1] + 1 if path else 0], root)
-        self.tokens += [*(self._tree.tokens[node] for node in path), root]
-        self._tree, self._places = EMPTY, []
-
-    def close(self) -> None:
-        self._recording, self._tree, self._places, self.tokens = None, EMPTY, [], []
 
 
 class RecordedForward(LogitsOutput):

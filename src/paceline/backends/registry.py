@@ -8,20 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.interface import Backend, BackendBuild, BackendModule, KernelStatus
+from paceline.fits import LLAMA_CPP, TOY, TRANSFORMERS
 from paceline.models.names import is_toy, is_transformers
-from paceline.speculative.validation import unknown
 from paceline.text.interface import Tokenizer
 
-KERNELS = ("auto", "off")  # values of the option
+
+def backend_name(path: Path) -> str:
+    """Return the backend of a reference: a name of fits.BACKENDS."""
+    return TOY if is_toy(path) else TRANSFORMERS if is_transformers(path) else LLAMA_CPP
 
 
 def _backend(path: Path) -> BackendModule:
     """Import the backend of a reference. Raises MissingExtraError."""
-    if is_toy(path):
+    name = backend_name(path)
+    if name == TOY:
         from paceline.backends import toy
 
         return toy
-    if is_transformers(path):
+    if name == TRANSFORMERS:
         from paceline.backends.transformers.loading import import_libraries
 
         import_libraries()
@@ -53,12 +57,10 @@ def kernel_status(path: Path) -> KernelStatus:
     return _backend(path).kernel_status()
 
 
-def resolve_kernels(path: Path, request: str | bool) -> bool:
-    """Return whether the backend of `path` computes with Paceline's kernels.
-    request: "auto", "off", or the backend's setting. Raises UsageError or MissingExtraError."""
-    if isinstance(request, str) and request not in KERNELS:
-        raise unknown("kernels", request, KERNELS)
-    return request not in ("off", False) and kernel_status(path).path != ""
+def resolve_kernels(path: Path, request: str) -> bool:
+    """Return whether the backend of `path` computes with Paceline's kernels. Raises MissingExtraError.
+    request: "auto" or "off"."""
+    return request != "off" and kernel_status(path).path != ""
 
 
 @dataclass(frozen=True)

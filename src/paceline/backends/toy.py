@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from paceline.backends.common import check_exit, check_experts
 from paceline.backends.interface import BackendBuild, ForwardCallback, KernelStatus, OutputHead
 from paceline.speculative import validation as typed
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
 from paceline.speculative.sampling import filter_top_k
-from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.sessions import TreeSession
+from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text
@@ -141,14 +142,13 @@ class ToyTarget:
         outs, began = list[ToyForward](), perf_counter()
         self._passes += 1
         for session, tree in batch:
-            if isinstance(tree, int):
-                before, lead = session.read(tree)
-                outs.append(ToyForward(self, lead, [], 0, len(lead), want, before))
-            else:
-                before, lead = session.read(session.pending_tokens)
-                states, first = session.compute_tree(tree)
-                computed = len(lead) + len(states) - first
-                outs.append(ToyForward(self, lead, states, first, computed, want, before))
+            first, states = 0, list[ComputedToken]()
+            before, lead = session.read(tree if isinstance(tree, int) else session.pending_tokens)
+            if not isinstance(tree, int):
+                first = session.compute_tree(tree)
+                states = session.states(tree)
+            computed = len(lead) + len(states) - first
+            outs.append(ToyForward(self, lead, states, first, computed, want, before))
         if self.on_forward is not None:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
@@ -191,50 +191,40 @@ class ToyTarget:
 ComputedToken = tuple[Array, int]  # the states after a token, and the token
 
 
-class ToySession:
+class ToySession(TreeSession):
     """The states of the committed tokens (`_states`), and of the root and the nodes of the last tree.
 
     A model that cannot roll back has the last state only: accepted tokens are computed again, unless the
     whole draft was accepted. beside: a session of the whole model, whose states a view uses."""
 
     def __init__(self, target: ToyTarget, beside: ToySession | None = None) -> None:
+        super().__init__(target.caps.n_ctx)
         self._target, self._beside = target, beside
         self._states: list[Array] = []
         self._read = 0  # committed tokens that were computed
         self._tree_states: list[Array] = []
-        self._tree = EMPTY
-        self.tokens: list[int] = []
 
     @property
     def pending_tokens(self) -> int:
         return max(0, len(self.tokens) - 1 - self._read)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        if not tokens and not self.tokens:
-            raise UsageError("the prompt is empty: give at least one token")
-        if self._tree_states and tokens:
-            self._commit(self._tree.path_of(tokens[:-1]))
-        self.tokens += tokens
-        self._tree, self._tree_states = EMPTY, []
-
-    def _commit(self, path: Sequence[int]) -> None:
-        """Commit the states of the root and the path."""
-        tip = self._tree_states[0] if not path else self._tree_states[path[-1] + 1]
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        accepted = [self._tree_states[0], *(self._tree_states[node + 1] for node in path)]
         if self._target.caps.rollback == "free":
-            self._states += [self._tree_states[0], *(self._tree_states[node + 1] for node in path)]
-        elif len(path) == len(self._tree):
-            self._states = [tip]
-        else:
-            return  # at the last state: everything since is computed again
-        self._read += 1 + len(path)
+            self._states += accepted
+            self._read += len(accepted)
+        elif len(path) == len(tree):  # otherwise everything since the last state is computed again
+            self._states = accepted[-1:]
+            self._read += len(accepted)
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self._tree_states = []
 
     def read(self, n: int) -> tuple[int, list[ComputedToken]]:
         """Prefill `n` tokens; return where they begin, and the states not taken from `beside`."""
-        if not self.tokens:
-            raise ContractError("forward before extend: the session has no root")
+        self.require_pending(n)
         start, computed = self._read, list[ComputedToken]()
-        if n > self.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
         for token in self.tokens[start : start + n]:
             state = self._state_beside()
             if state is None:
@@ -254,32 +244,20 @@ class ToySession:
             return None
         return beside._states[at][: self._target.exit_layer]
 
-    def compute_tree(self, tree: DraftTree) -> tuple[list[ComputedToken], int]:
-        """Return the states of the root and all nodes, and the first that was not computed before."""
-        if not (self._tree_states and tree.starts_with(self._tree)):
-            self._tree_states = []
-        first = len(self._tree_states)
-        tokens = [self.tokens[-1], *tree.tokens]
+    def _compute(self, tree: DraftTree, first: int) -> None:
+        states, after = self._tree_states, self._target.after
         if first == 0:
-            below = self._states[-1] if self._states else None
-            self._tree_states.append(self._target.after(below, tokens[0]))
-        for i in range(len(self._tree_states) - 1, len(tree)):
-            self._tree_states.append(
-                self._target.after(self._tree_states[tree.parents[i] + 1], tree.tokens[i])
-            )
-        self._tree = tree
-        return list(zip(self._tree_states, tokens, strict=True)), first
+            states.append(after(self._states[-1] if self._states else None, self.tokens[-1]))
+        for node in range(len(states) - 1, len(tree)):
+            states.append(after(states[tree.parents[node] + 1], tree.tokens[node]))
 
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._tree_states:
-            raise ContractError("keep before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        self._commit(path)
-        self.tokens += [*(self._tree.tokens[node] for node in path), root]
-        self._tree, self._tree_states = EMPTY, []
+    def states(self, tree: DraftTree) -> list[ComputedToken]:
+        """Return the states of the root and of all nodes."""
+        return list(zip(self._tree_states, (self.tokens[-1], *tree.tokens), strict=True))
 
     def close(self) -> None:
-        self._states, self._tree_states, self.tokens, self._read = [], [], [], 0
+        super().close()
+        self._states, self._tree_states, self._read = [], [], 0
 
 
 class ToyForward(LogitsOutput):

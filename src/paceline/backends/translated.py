@@ -13,65 +13,62 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import Features, ForwardOutput, RequiredOutputs, Session, Target
+from paceline.speculative.interfaces import (
+    NO_OUTPUTS,
+    Features,
+    ForwardOutput,
+    RequiredOutputs,
+    Session,
+    Target,
+)
 from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import Logits, filter_top_k
+from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation, largest, window
 
 
-class CrossVocabTarget:
+class CrossVocabTarget(DelegatingTarget):
     """Runs `draft` in the vocabulary of `translation.target`.
     The draft reads the end of a text that is longer than its context."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
-        self._draft = draft
+        super().__init__(draft)
         self.translation = translation
         self.vocab = translation.target.vocab
-        self.origin = draft.origin
         self.caps = replace(draft.caps, n_ctx=sys.maxsize, max_tree_nodes=largest(draft.caps) - 1)
 
     def open(self, beside: Session | None = None) -> CrossVocabSession:
-        return CrossVocabSession(self._draft, self.translation)
-
-    def forget(self) -> None:
-        self._draft.forget()
-
-    def close(self) -> None:
-        self._draft.close()
+        return CrossVocabSession(self.inner, self.translation)
 
     def forward(
         self, batch: Sequence[tuple[CrossVocabSession, DraftTree | int]], want: RequiredOutputs
     ) -> list[ForwardOutput]:
-        plans = [
-            (0, tree) if isinstance(tree, int) else session.translate_tree(tree) for session, tree in batch
-        ]
-        work = [(session.inner, theirs) for (session, _), (_, theirs) in zip(batch, plans, strict=True)]
+        firsts = [0 if isinstance(tree, int) else session.compute_tree(tree) for session, tree in batch]
+        work = [(s.inner, tree if isinstance(tree, int) else s.draft_tree) for s, tree in batch]
+        outs = self.inner.forward(work, NO_OUTPUTS)
         return [
             out
             if isinstance(tree, int)
             else CrossVocabForward(out, self.translation, session.last_draft_nodes, first, want)
-            for out, (session, tree), (first, _) in zip(
-                self._draft.forward(work, RequiredOutputs()), batch, plans, strict=True
-            )
+            for out, (session, tree), first in zip(outs, batch, firsts, strict=True)
         ]
 
 
-class CrossVocabSession:
+class CrossVocabSession(TreeSession):
     """A session of the draft. The prompt is translated as a whole, and each later token by itself."""
 
     def __init__(self, draft: Target, translation: Translation) -> None:
+        super().__init__()
         self._caps = draft.caps
         self._translation = translation
         self._reader = ResumableSession(draft)
-        self._reset()
-
-    def _reset(self) -> None:
-        self.tokens: list[int] = []
         self._read: list[int] = []
-        self._tree: DraftTree | None = None
+        self._reset_tree()
+
+    def _reset_tree(self) -> None:
         # The tree in the draft's tokens, and the last draft node of each target node.
         self.draft_tree = EMPTY
         self.last_draft_nodes = [ROOT]
@@ -85,29 +82,25 @@ class CrossVocabSession:
         """Number of the draft's tokens to prefill."""
         return int(self.inner.pending_tokens)
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def _append(self, tokens: Sequence[int]) -> None:
         if self.tokens:
             for token in tokens:
                 self._read += self._translation.token(token)
-        elif tokens:
+        else:
             self._read = self._translation.prompt(tokens)
-        else:
-            raise UsageError("the prompt is empty: give at least one token")
-        self.tokens += tokens
-        self._restart()
+        self._sync()
 
-    def _restart(self) -> None:
-        self._tree = None
+    def _sync(self) -> None:
         self._reader.sync_to(window(self._read, self._translation.lead, self._caps))
+        self._reset_tree()
 
-    def translate_tree(self, tree: DraftTree) -> tuple[int, DraftTree]:
-        """Translate the new nodes of `tree`; return the first new row, and the draft's tree."""
-        if self._tree is None or not tree.starts_with(self._tree):
-            if self._tree is not None:
-                self._restart()
-            self.draft_tree, self.last_draft_nodes, first = EMPTY, [ROOT], 0
-        else:
-            first = len(self.last_draft_nodes)
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...  # `_append` does
+
+    def _rewind(self) -> None:
+        self._sync()
+
+    def _compute(self, tree: DraftTree, first: int) -> None:
+        """Translate the new nodes."""
         tokens, parents = list(self.draft_tree.tokens), list(self.draft_tree.parents)
         for node in range(len(self.last_draft_nodes) - 1, len(tree)):
             end = self.last_draft_nodes[tree.parents[node] + 1]
@@ -118,18 +111,12 @@ class CrossVocabSession:
             self.last_draft_nodes.append(end)
         n = len(tokens)
         self.draft_tree = DraftTree(tuple(tokens), tuple(parents), (1.0,) * n, ("draft",) * n)
-        self._tree = tree
-        return first, self.draft_tree
-
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if self._tree is None:
-            raise ContractError("keep before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        self.extend([*(self._tree.tokens[node] for node in path), root])
 
     def close(self) -> None:
+        super().close()
         self._reader.close()
-        self._reset()
+        self._read = []
+        self._reset_tree()
 
 
 class CrossVocabForward(LogitsOutput):

@@ -33,14 +33,14 @@ from paceline.bench.suites.workload import (
 )
 from paceline.bench.summary import BenchResult, summarize
 from paceline.bench.system import ItemMeasurements
-from paceline.config import validate_drafting
-from paceline.drafter_factory import Corpora
-from paceline.loading import choose_drafting
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts
 from paceline.models.names import model_path
+from paceline.plan import model_files
+from paceline.settings import AUTO, Drafting, LoadOptions, make_settings
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 from paceline.speculative.sampling import Sampling
+from paceline.storage.corpora import Corpora
 
 LONG_ITEM_CHARACTERS = 12_000  # an item of this length needs a longer context
 LONGEST_CONTEXT = 8192  # tokens
@@ -54,13 +54,13 @@ FULL_ROUNDS = 5
 class BenchPlan:
     """The configuration of a bench.
 
-    models: arguments of `load`: files and engine settings. drafting: fields of Drafting, for every method.
+    models: files and engine of `load`. drafting: fields of Drafting, for every method.
     methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
     suite: name, comma-separated names or file; "" chooses by the model, as does size "". rounds: measurements
     of each item. items, n, minutes: limits on items, tokens of an answer, and time; 0 is unlimited.
     keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing."""
 
-    models: Mapping[str, Any] = field(default_factory=dict)
+    models: LoadOptions = field(default_factory=LoadOptions)
     drafting: Mapping[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     methods: str = "plain"
@@ -92,8 +92,8 @@ class BenchPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan with absolute paths, since it may be read in another folder."""
-        files = {name: self.models.get(name) for name in ("target", "draft")}
-        models = {**self.models, **{name: _absolute(str(file)) for name, file in files.items() if file}}
+        models = self.models.models_as_dict()
+        models |= {role: models[role] and _absolute(models[role]) for role in ("target", "draft")}
         peers = ["".join([*one[:2], _absolute(one[2])]) for one in (p.partition("=") for p in self.peers)]
         suite = self.suite
         if is_file(suite):
@@ -101,15 +101,17 @@ class BenchPlan:
             paths = [(form, _absolute(path)) for form, path in forms]
             suite = ",".join(f"{form}:{path}" if form else path for form, path in paths)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
-        return asdict(self) | changed
+        plain = {it.name: getattr(self, it.name) for it in fields(self)}
+        return plain | changed | {"sampling": asdict(self.sampling)}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
         plan = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
         # JSON keys are strings.
         bias = {int(k): float(v) for k, v in stored["sampling"].get("logit_bias", {}).items()}
-        sampling = validate_drafting(Sampling, {**stored["sampling"], "logit_bias": bias})
-        return cls(**plan | {"sampling": sampling, "peers": tuple(stored["peers"])})
+        sampling = make_settings(Sampling, {**stored["sampling"], "logit_bias": bias})
+        changed = {"sampling": sampling, "peers": tuple(stored["peers"])}
+        return cls(**plan | changed | {"models": LoadOptions.of(**stored["models"])})
 
 
 def facts_of(target: Path) -> ModelFacts | None:
@@ -188,7 +190,7 @@ class Bench:
         self._plan = plan
         self._methods = parse_all(plan.methods, plan.drafting)
         self._peers = systems.parse(plan.peers)
-        Corpora.find(plan.models.get("corpora", ()))  # raises for a name that is none
+        Corpora.find(plan.models.corpora)  # raises for a name that is none
         self._target, self._draft = self._files()
         # Real requests for a model with a chat template, otherwise texts to complete.
         self._facts = facts = facts_of(self._target)
@@ -200,14 +202,12 @@ class Bench:
     def _files(self) -> tuple[Path, Path | None]:
         used = any(method.uses_draft for method in self._methods)
         models = self._plan.models
-        names = ["model" if used else "lookup"]
-        target, draft, _ = choose_drafting(models.get("target"), models.get("draft"), names)
+        target, draft = model_files(models.target, models.draft, ["model" if used else "lookup"])
         if draft is None and any(method.needs_draft for method in self._methods):
             raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
         if draft is not None and not used:
             raise UsageError("a draft model is given (-md), but no method names 'model'")
-        assert target is not None  # choose_drafting() sets it
-        return Path(target), None if draft is None else Path(draft)
+        return target, draft
 
     def measure(self) -> BenchRecord:
         """Run the bench and return its record. After Ctrl-C its status is "interrupted", with the results so
@@ -222,11 +222,12 @@ class Bench:
         plan, record = self._plan, self.record
         longest = max(method.drafting.n_draft for method in self._methods)
         # Passes of one shape (exact_greedy) fit the longest draft.
-        settings = {**plan.models, "target": self._target, "n_draft": longest}
-        settings["n_ctx"] = settings.get("n_ctx") or self._context()
+        engine = replace(plan.models.engine, n_ctx=plan.models.engine.n_ctx or self._context())
+        drafting = Drafting(drafters=(AUTO,), n_draft=longest)
+        options = replace(plan.models, target=self._target, engine=engine, drafting=drafting)
         turns: Runner | None = None
         try:
-            models = LoadedModels(settings, self._draft, keep_prompts=plan.keep_prompts)
+            models = LoadedModels(options, self._draft, keep_prompts=plan.keep_prompts)
             stack.enter_context(models)
             items = self._items(models)
             prompts = RequestBuilder(
@@ -241,9 +242,9 @@ class Bench:
             turns.add(self._methods[1:])
             target = models.plain.target
             actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
-            engine = {"threads": None, "cache_type": "f16", "gpu_layers": 0} | settings | actual
-            systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, engine)
-            self._begin(turns, settings)
+            given = asdict(engine)
+            systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, given | actual)
+            self._begin(turns, given)
             start, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:
                 items = turns.check(items, plan.sampling, plan.seed, start + GATE_TIME_SHARE * seconds)

@@ -16,7 +16,7 @@ from paceline.bench.certify.certificate import (
 )
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import explain, first_non_greedy_token, rows_of
-from paceline.config import Drafting
+from paceline.settings import Drafting
 from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from paceline.config import Drafting, validate_drafting
 from paceline.drafter_table import DRAFTS, uses_draft
+from paceline.settings import Drafting, make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import did_you_mean, read_number
 
 PLAIN = "plain"
+TYPES: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     try:
         # Only a draft model has a vocabulary to translate.
         shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
-        return Method(text.strip(), validate_drafting(Drafting, {**shared, **own, "drafters": drafters}))
+        return Method(text.strip(), make_settings(Drafting, {**shared, **own, "drafters": drafters}))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error
 
@@ -60,7 +61,7 @@ def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
 
 def _change(text: str, change: str) -> tuple[str, Any]:
     name, _, value = change.partition("=")
-    kinds: dict[str, Callable[[str], Any]] = {f.name: type(f.default) for f in fields(Drafting)[1:]}
+    kinds: dict[str, Callable[[str], Any]] = {f.name: TYPES[str(f.type)] for f in fields(Drafting)[1:]}
     try:
         return name, value if kinds[name] is str else read_number(kinds[name], value)
     except (KeyError, ValueError):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import psutil
 
@@ -15,35 +13,40 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.bench.method import Method
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.config import parse_lossy
-from paceline.drafter_factory import Corpora, draft_source, make_drafter, make_policy, open_confidence
-from paceline.drafter_table import DRAFT
-from paceline.loading import load, open_draft
-from paceline.models.names import is_view
+from paceline.drafter_factory import make_drafter, make_policy
+from paceline.drafters.compose import learners
+from paceline.drafts import open_confidence, open_draft
+from paceline.loading import load_plan
+from paceline.plan import resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
+from paceline.settings import Drafting, LoadOptions
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
+from paceline.storage.corpora import Corpora
 from paceline.system.home import to_stderr
 
 
 class LoadedModels(AbstractContextManager["LoadedModels"]):
     """The owner of a bench's target and draft model, each loaded once.
 
-    given: arguments of `load`. The draft model is loaded at its first use, so that memory can be attributed:
-    `memory` is resident bytes without it, `draft_memory` what loading it added.
+    options: of the target, with the longest draft of any method. The draft is loaded at its first use, to
+    attribute memory: `memory` is resident bytes without it, `draft_memory` what loading it added.
     keep_prompts: see BenchPlan."""
 
     def __init__(
-        self, given: Mapping[str, Any], draft: Path | None = None, *, keep_prompts: bool = False
+        self, options: LoadOptions, draft: Path | None = None, *, keep_prompts: bool = False
     ) -> None:
-        excluded = ("target", "draft", "corpora")
-        self._given = {name: value for name, value in given.items() if name not in excluded}
-        found, self._confidence = open_confidence(draft)
-        self._draft_path, self.keep_prompts = found and Path(found), keep_prompts
-        self.plain = load(given["target"], self._selecting_draft(), drafters="none", **self._given)
-        self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
+        self._draft_path, self._confidence = open_confidence(draft)
+        self.keep_prompts = keep_prompts
+        plan = resolve(replace(options, draft=self._draft_path))
+        self._settings = plan.settings
+        if not plan.selects_prompt_tokens:  # else it does so for all methods
+            plan = replace(plan, draft=None, kind="")
+        drafting = Drafting(drafters=("none",), n_draft=options.drafting.n_draft)
+        self.plain = load_plan(replace(plan, options=replace(options, drafting=drafting, corpora=())))
+        self._corpora = Corpora.find(options.corpora, self.plain.target.vocab)
         self._draft = self.plain.draft
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
         self.memory = self.draft_memory = 0
@@ -70,22 +73,10 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
             self._costs[key] = costs
         return self._costs[key]
 
-    def _selecting_draft(self) -> Path | None:
-        """Return the draft model if a lossy choice may let it select prompt tokens for all methods."""
-        path = self._draft_path
-        selects = parse_lossy(self._given.get("lossy", "")).prefill or self._given.get("role") == "speed"
-        return path if selects and path and not is_view(path) and draft_source(path) == DRAFT else None
-
     def _load_draft(self, path: Path) -> Backend:
         if self._draft is None:
-            before, target = resident(), self.plain.target
-            if is_view(path) or draft_source(path) != DRAFT:
-                unlike = {"n_ctx", "exact_rows"}
-                settings = {name: value for name, value in target.settings.items() if name not in unlike}
-                self._draft = open_draft(path, target, settings)
-            else:
-                own = {"n_ctx": target.caps.n_ctx, "exact_greedy": False, "lossy": "", "role": ""}
-                self._draft = load(path, drafters="none", **self._given | own).target
+            before = resident()
+            self._draft = open_draft(path, self.plain.target, self._settings)
             self.draft_memory = max(0, resident() - before)
         return self._draft
 
@@ -171,9 +162,7 @@ class PacelineSystem:
     @property
     def learns(self) -> bool:
         """True if an answer may change later drafts."""
-        drafter = self.llm.drafter
-        remembers = isinstance(drafter, LearningDrafter) and bool(getattr(drafter, "learners", True))
-        return remembers or self.llm.policy.learns
+        return bool(learners(self.llm.drafter)) or self.llm.policy.learns
 
     def forget(self) -> None:
         """Discard what was learned from answers."""

@@ -9,8 +9,8 @@ from typing import Any
 from paceline.bench.gate import Contestant
 from paceline.bench.method import Method
 from paceline.bench.system import System
-from paceline.config import Drafting
 from paceline.hardware.threads import choose_threads
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 
 PLAIN, LOOKUP, MODEL = ("none",), ("lookup",), ("model",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument
 from paceline.cli.output import print_json, print_note, print_record
 from paceline.cli.references import resolve_models
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import NotLosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -94,8 +96,8 @@ def bench(
 
     from paceline.bench.bench import FULL_ROUNDS, BenchPlan
 
-    exact = drafting.pop("exact_greedy")
-    loading = {name: value for name, value in resolve_models(models).items() if value is not None}
+    engine = replace(models.engine, exact_greedy=drafting.pop("exact_greedy"))
+    loading = replace(resolve_models(models), engine=engine, corpora=tuple(corpora or ()))
     full, rounds, peers = plan.pop("full"), plan["rounds"], tuple(peers["peer"] or ())
     plan |= {
         "methods": plan["methods"] or default_methods(models, full=full),
@@ -105,7 +107,6 @@ def bench(
     }
     if plan["keep_prompts"] is None:
         plan["keep_prompts"] = not (full or peers or rounds is not None)
-    loading |= {"exact_greedy": exact} | ({"corpora": list(corpora)} if corpora else {})
     return _run(
         BenchPlan(models=loading, drafting=drafting, sampling=sampling, peers=peers, **plan),
         None if no_history else _open_history(history),
@@ -115,8 +116,8 @@ def bench(
     )
 
 
-def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
-    drafted = models["draft"] is not None or models["target"] is None
+def default_methods(models: LoadOptions, *, full: bool) -> str:
+    drafted = models.draft is not None or models.target is None
     if not full:
         return "plain,auto,lookup" + ",model" * drafted
     return "plain,auto,lookup,suffix,ngram" + ",model,lookup+model" * drafted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +40,7 @@ def certify(
         option(CHECKS, "--prompts", "FILE", "A prompt a line; or .jsonl, each line's prompt.", env=False),
     ] = None,
     checks: Any,
-    draft: options.Drafters = None,
+    drafters: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
     sampling: Any,
@@ -52,10 +52,14 @@ def certify(
     sampler unless some are named; the KV cache after rejections; log-probabilities. Drafts are those of
     `paceline run` with the same options.
     Exit code 0: certified; 3: not certified."""
-    if draft is not None and draft.strip() == "none":
+    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora)
+    # The state check has a second session in the batch; passes of one shape have one session.
+    engine = replace(loading.engine, sessions=1 if loading.engine.exact_greedy else 2)
+    loading, quality = replace(loading, engine=engine), loading.quality
+    if loading.drafting.plain:
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
-    if models["lossy"] or models["role"] == "speed":
-        given = f"--lossy {models['lossy']}" if models["lossy"] else "--role speed"
+    if quality.lossy or quality.role == "speed":
+        given = f"--lossy {quality.lossy}" if quality.lossy else "--role speed"
         raise UsageError(f"{given}: changes the output, which certify proves unchanged")
     if prompts is not None:
         checks["prompts"] = read_prompts(prompts)
@@ -64,17 +68,15 @@ def certify(
     from paceline.bench.certify.certificate import certify as run_checks
     from paceline.bench.provenance import provenance
     from paceline.cli.progress import progress
-    from paceline.loading import load
+    from paceline.loading import load_options
     from paceline.report.certificate import write
     from paceline.speculative.sampling import Sampling
 
     if sampling != Sampling():
         checks["sampling"] = sampling
-    # The state check has a second session in the batch; passes of one shape have one session.
-    sessions = 1 if drafting["exact_greedy"] else 2
     plan = CertifyPlan(**checks)
-    loading = resolve_models(models) | drafting | {"drafters": draft, "corpora": tuple(corpora or ())}
-    with Interrupts() as interrupts, load(**loading, sessions=sessions) as llm:
+    loading = resolve_models(loading)
+    with Interrupts() as interrupts, load_options(loading) as llm:
         if llm.drafting.plain:
             raise UsageError("the model's state cannot be rolled back: no drafts, and nothing to certify")
         with progress(work(llm, plan), interrupts) as tick:

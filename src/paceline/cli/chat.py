@@ -32,7 +32,7 @@ def chat(
     ] = None,
     sampling: Any,
     seed: options.Seed = None,
-    draft: options.Drafters = None,
+    drafters: options.Drafters = None,
     drafting: Any,
     memory: Any,
 ) -> int:
@@ -43,20 +43,21 @@ def chat(
     40, 0.95 and 0.05; --temp 0 is greedy."""
     initial_messages = first_messages(system, messages)
     sampling, given = sampling
-    models = resolve_models(models | {"target": models["target"] or DEFAULT_MODEL})
+    models = replace(models, target=models.target or DEFAULT_MODEL)
+    loading = resolve_models(groups.with_drafting(models, drafters, drafting, **memory))
 
     from paceline.cli.chatting import ChatLoop, note
     from paceline.cli.lines import read_piped_messages, read_typed_messages
-    from paceline.loading import load
+    from paceline.loading import load_options
     from paceline.system.home import home
     from paceline.text.default_sampling import chat_sampling
 
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
-        llm = load(**models, drafters=draft, **drafting, **memory)
+        llm = load_options(loading)
     with llm:
         if not llm.has_chat_template:
-            raise base_model(models["target"])
+            raise base_model(str(loading.target))
         sampling = replace(sampling, **chat_sampling(llm.target, given))
         seed, seed_is_random = options.seed_for(seed, sampling)
         conversation = Conversation(llm, initial_messages)

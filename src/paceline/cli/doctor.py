@@ -45,10 +45,12 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else TOKEN_COUNTS)
-    hardware = doctor_machine.probe_hardware(models["target"], models["kernels"])
+    hardware = doctor_machine.probe_hardware(models.target, models.engine.kernels)
     record = {"hardware": hardware.as_dict()}
     try:
-        record |= doctor_machine.examine(models | drafting, hardware, effort, measuring["refresh"], as_json)
+        record |= doctor_machine.examine(
+            models, drafting["cross_vocab"], hardware, effort, refresh=measuring["refresh"], as_json=as_json
+        )
     except MissingExtraError:  # without an engine only the hardware is known
         if as_json:
             print_json(record)

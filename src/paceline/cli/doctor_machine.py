@@ -14,12 +14,16 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.progress import STEPS, by_share, progress
 from paceline.doctor import diagnosis, gathering
 from paceline.doctor.stored_costs import report_costs
+from paceline.drafts import traits_of
+from paceline.fits import what_fits
 from paceline.hardware.probe import Hardware, probe
-from paceline.loading import load
+from paceline.loading import load_options
 from paceline.models import zoo
 from paceline.models.resolve import file_of
 from paceline.report import costs as costs_report
 from paceline.report import hardware as hardware_report
+from paceline.report.advice import write_kinds
+from paceline.settings import PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.system.home import to_stderr
@@ -27,7 +31,7 @@ from paceline.system.home import to_stderr
 Tick = Callable[[str], None]
 
 
-def probe_hardware(target: str | None, kernels: str) -> Hardware:
+def probe_hardware(target: PathLike | None, kernels: str) -> Hardware:
     """Return the hardware.
 
     target: the model whose engine is described; None is the embedded model. kernels: "off" leaves them out.
@@ -55,13 +59,14 @@ def show(hardware: Hardware) -> None:
 
 
 def examine(
-    models: dict[str, Any], hardware: Hardware, effort: Any, refresh: bool, as_json: bool
+    models: LoadOptions, cross_vocab: str, hardware: Hardware, effort: Any, *, refresh: bool, as_json: bool
 ) -> dict[str, Any]:
     """Measure the models. Return the record of `--json`, without which the hardware is printed first."""
     # Named drafters, unlike auto, measure nothing on loading.
-    alone = models["target"] is not None and models["draft"] is None
-    drafting = {"drafters": "none", "cross_vocab": "off"} if alone else {"drafters": "model"}
-    with Interrupts() as interrupts, load(**models | drafting) as llm:
+    drafting = Drafting(drafters=("model",), cross_vocab=cross_vocab)
+    if models.target is not None and models.draft is None:
+        drafting = PLAIN
+    with Interrupts() as interrupts, load_options(replace(models, drafting=drafting)) as llm:
         if not as_json:
             show(hardware)
         drafted = {} if llm.draft is None else {"draft": STEPS, gathering.RUN: gathering.TICKS}
@@ -77,7 +82,9 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         None if model is None or not model.path.exists() else gathering.read_header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
-    settings, run = llm.target.settings, None
+    settings, run, traits = llm.target.settings, None, traits_of(llm.target)
+    if target is not None:
+        traits = replace(target.traits, backend=traits.backend, rollback=traits.rollback)
     evidence = gathering.evidence_of_models(
         hardware,
         target,
@@ -91,6 +98,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {
         "run": run,
+        "kinds": what_fits(traits),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
         "read_errors": read_errors,
@@ -100,5 +108,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
 def write(record: Mapping[str, Any], file: IO[str]) -> None:
     """Write the costs and the diagnosis."""
     costs_report.write(record, file)
+    file.write("\n")
+    write_kinds(record["diagnosis"]["kinds"], file)
     file.write("\n")
     hardware_report.diagnosis(record["diagnosis"], file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -14,14 +14,32 @@ from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
 from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import print_note
 from paceline.cli.texts import read_text
+from paceline.drafter_table import HEADS
+from paceline.fits import NAMED
+from paceline.settings import Drafting, EngineOptions, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import read_number
+from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
+from paceline.speculative.validation import read_number, settings_of
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
 
 
 BOUNDS = ("minimum", "maximum")
+TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+# Of settings, where it is not --NAME, and what stands for their values in --help. As in llama.cpp.
+OPTION_NAMES = {
+    "n_ctx": "-c --ctx-size",
+    "threads": "-t --threads",
+    "gpu_layers": "-ngl --gpu-layers",
+    "temperature": "--temp",
+    "typical_p": "--typical",
+}
+METAVARS = {
+    **{"int": "N", "float": "X", "str": "NAME", "bool": ""},
+    **{"policy": "RULE", "verify": "RULE", "cross_vocab": "MODE", "kernels": "MODE"},
+    **{"cache_type": "TYPE", "dtype": "TYPE", "lossy": "CHOICE", "role": "ROLE"},
+}
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 
@@ -87,37 +105,53 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
     ]
 
 
-def _models(*, model: str | None = None, **given: Any) -> dict[str, Any]:
-    """Return the arguments of `load` that choose and run the models."""
-    if "model_draft" in given:
-        given["draft"] = given.pop("model_draft")
-    if "ctx_size" in given:
-        given["n_ctx"] = given.pop("ctx_size") or 0
-    if "flash_attn" in given:
-        given["flash_attention"] = FLASH_ATTENTION[given.pop("flash_attn")]
-    return {"target": model, **given}
+def setting_options(panel: str, kind: Any, *names: str) -> list[inspect.Parameter]:
+    """Return options for the fields of a settings class: these names, by default all that have a help."""
+    settings, types = settings_of(kind), {it.name: it for it in fields(kind)}
+    rows = []
+    for name in names or settings:
+        choices, default = tuple(settings[name].choices), types[name].default
+        type_name = str(types[name].type).removesuffix(" | None")
+        hint: Any = Literal[choices] if choices else TYPES[type_name]
+        if default is None or (choices and default not in choices):
+            hint, default = hint | None, None
+        option_names = OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+        metavar = METAVARS.get(name) or METAVARS[type_name]
+        rows.append((name, hint, default, option_names, metavar, settings[name].help))
+    return option_table(panel, *rows)
+
+
+def _models(
+    *, target: str | None = None, draft: str | None = None, flash_attention: str | None = None, **given: Any
+) -> LoadOptions:
+    """Return the options that choose and run the models."""
+    if flash_attention is not None:
+        given["flash_attention"] = FLASH_ATTENTION[flash_attention]
+    quality = Quality(**{name: given.pop(name) for name in ("lossy", "role") if name in given})
+    return LoadOptions(target, draft, engine=EngineOptions(**given), quality=quality)
 
 
 MODEL_OPTIONS = OptionGroup(
-    option_table(
-        MODELS,
-        ("model", str | None, None, "-m --model", "MODEL",
-         "The target: a GGUF file, a folder or a name. Default: a toy model; in chat and serve zoo:smollm2."),
-        ("model_draft", str | None, None, "-md --model-draft", "MODEL", "A draft model, or a draft head."),
-        ("ctx_size", int | None, None, "-c --ctx-size", "N", "Tokens of context. Default: up to 4,096.", 1),
-        ("threads", int | None, None, "-t --threads", "N", "Threads. Default: one per physical core."),
-        ("gpu_layers", int, 0, "-ngl --gpu-layers", "N", "Layers of each model on a GPU."),
-        ("flash_attn", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE", "Flash attention."),
-        ("cache_type", Literal["f32", "f16", "bf16", "q8_0"], "f16", "--cache-type", "TYPE", "KV cache."),
-        ("kernels", Literal["auto", "off"], "auto", "--kernels", "MODE", "Paceline's kernels: auto or off."),
-        ("lossy", str, "", "--lossy", "CHOICE",
-         "Change the target's text for speed. experts=N: experts a token; prefill=0.2: part of a prompt."),
-        ("role", Literal["", "quality", "speed"], "", "--role", "ROLE",
-         "quality refuses --lossy; speed uses what `paceline experts` and `paceline prefill` recommended."),
-        ("device", str, "auto", "--device", "NAME", "For a transformers model: cpu, cuda, mps or auto."),
-        ("dtype", str, "auto", "--dtype", "TYPE", "Of its weights: auto, float32, bfloat16 or float16."),
-        ("attention", str, "auto", "--attention", "NAME", "Its attention: sdpa, eager, ..., or auto."),
-    ),
+    [
+        *option_table(
+            MODELS,
+            ("target", str | None, None, "-m --model", "MODEL",
+             "The target: a GGUF file, a folder or a name. Default: a toy model; in chat and serve "
+             "zoo:smollm2."),
+            ("draft", str | None, None, "-md --model-draft", "MODEL",
+             f"A draft model, or a draft head. {', '.join([*NAMED.values(), *HEADS.values()])}; `paceline "
+             "pairs TARGET` lists which fit."),
+        ),
+        *setting_options(MODELS, EngineOptions, "n_ctx", "threads", "gpu_layers"),
+        *option_table(
+            MODELS,
+            ("flash_attention", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
+             settings_of(EngineOptions)["flash_attention"].help),
+        ),
+        *setting_options(MODELS, EngineOptions, "cache_type", "kernels"),
+        *setting_options(MODELS, Quality),
+        *setting_options(MODELS, EngineOptions, "device", "dtype", "attention"),
+    ],
     _models,
 )  # fmt: skip
 
@@ -127,100 +161,91 @@ def model_options(*names: str) -> OptionGroup:
 
 
 LOSSLESS_OPTIONS = model_options(*{p.name for p in MODEL_OPTIONS.parameters} - {"lossy", "role"})
-DEVICE_OPTIONS = model_options("model", "threads", "device", "dtype", "attention")  # for transformers only
-LLAMA_OPTIONS = model_options("ctx_size", "threads", "gpu_layers", "flash_attn", "cache_type", "kernels")
+DEVICE_OPTIONS = model_options("target", "threads", "device", "dtype", "attention")  # for transformers only
+LLAMA_OPTIONS = model_options("n_ctx", "threads", "gpu_layers", "flash_attention", "cache_type", "kernels")
 
 
 def _drop_unset(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
-    from paceline.speculative.sampling import Sampling
-
+def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Sampling:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
 
 SAMPLING_OPTIONS = OptionGroup(
-    option_table(
-        SAMPLING,
-        ("temperature", float, 0.0, "--temp", "X", "Temperature; 0: greedy."),
-        ("top_k", int, 0, "--top-k", "N", "Top-k sampling; 0: off."),
-        ("top_p", float, 1.0, "--top-p", "X", "Top-p (nucleus) sampling; 1: off."),
-        ("min_p", float, 0.0, "--min-p", "X", "Min-p sampling; 0: off."),
-        ("typical_p", float, 1.0, "--typical", "X", "Locally typical sampling; 1: off."),
-        ("xtc_probability", float, 0.0, "--xtc-probability", "X", "XTC probability; 0: off."),
-        ("xtc_threshold", float, 0.1, "--xtc-threshold", "X", "XTC threshold."),
-        ("repeat_penalty", float, 1.0, "--repeat-penalty", "X", "Penalize repeated tokens; 1: off."),
-        ("repeat_last_n", int, 64, "--repeat-last-n", "N", "Last tokens to penalize; 0: none."),
-        ("presence_penalty", float, 0.0, "--presence-penalty", "X", "Presence penalty; 0: off."),
-        ("frequency_penalty", float, 0.0, "--frequency-penalty", "X", "Penalty per occurrence; 0: off."),
-        ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5)."),
-    ),
+    [
+        *setting_options(SAMPLING, Sampling),
+        *option_table(
+            SAMPLING,
+            ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X",
+             "Add X to a token's logit (13=-2.5)."),
+        ),
+    ],
     _sampling,
 )  # fmt: skip
 # For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
         option.replace(default=None, annotation=Annotated[kind | None, info])
-        for option in SAMPLING_OPTIONS.parameters[:4]
+        for option in SAMPLING_OPTIONS.parameters
+        if option.name in DEFAULT_CHAT_SAMPLING
         for kind, info in [get_args(option.annotation)]
     ],
     _drop_unset,
 )
 
 
-def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
+def _chat_sampling(**given: Any) -> tuple[Sampling, dict[str, Any]]:
     """Return a `Sampling`, and the given values of the fields for which a model file may have defaults."""
     explicit = _drop_unset(**given)
-    names = {option.name for option in SERVER_SAMPLING_OPTIONS.parameters}
     return (
         _sampling(**{"temperature": 1.0} | explicit),
-        {name: value for name, value in explicit.items() if name in names},
+        {name: value for name, value in explicit.items() if name in DEFAULT_CHAT_SAMPLING},
     )
 
 
 CHAT_SAMPLING_OPTIONS = OptionGroup(
-    [*SERVER_SAMPLING_OPTIONS.parameters, *SAMPLING_OPTIONS.parameters[4:]], _chat_sampling
+    [
+        *SERVER_SAMPLING_OPTIONS.parameters,
+        *(option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING),
+    ],
+    _chat_sampling,
 )
 
 
 DRAFTING_OPTIONS = OptionGroup(
-    option_table(
-        DRAFTING,
-        ("policy", str | None, None, "--policy", "RULE",
-         "When to stop drafting: rate, p_min or fixed. rate: where more would not pay (default of auto); "
-         "p_min: where the drafter is unsure (default of others); fixed: after --n-draft tokens."),
-        ("n_draft", int | None, None, "--n-draft", "N",
-         "Most tokens of a draft. The policies rate and p_min stop earlier, --policy fixed drafts N each "
-         "time. Default: 7 (rate: 31)."),
-        ("width", int | None, None, "--width", "N", "Leaves of a draft tree. Default: 1 (rate: 4)."),
-        ("p_min", float, 0.5, "--p-min", "X", "End a draft below this probability (policy p_min)."),
-        ("p_split", float | None, None, "--p-split", "X", "Branch from this probability: 0.1 (rate: 0.3)."),
-        ("draft_temp", float, 0.0, "--draft-temp", "X", "Draft temperature; 0: deterministic drafts."),
-        ("draft_top_k", int, 10, "--draft-top-k", "N", "Top-k of drafts with a temperature."),
-        ("exact_greedy", bool, False, "--exact-greedy", "", "Greedy output equal to the last bit; slower."),
-        ("verify", str, "auto", "--verify", "RULE", "Of drafts: auto, token, block, recursive or traversal."),
-        ("cross_vocab", str, "off", "--cross-vocab", "MODE",
-         "For another vocabulary: auto. tli drafts in shared tokens, slem in text; auto chooses."),
-        ("ngram_min", int, 3, "--ngram-min", "N", "Minimum tokens of a match in lookup."),
-        ("ngram_max", int, 5, "--ngram-max", "N", "Maximum tokens of a match in lookup."),
-        ("min_draft_tokens", int, 1, "--min-draft-tokens", "N", "A shorter draft calls the next drafter."),
-        ("lookahead_window", int, 7, "--lookahead-window", "N", "Columns of the lookahead window."),
-        ("lookahead_ngram", int, 5, "--lookahead-ngram", "N", "Length of lookahead's n-grams."),
-        ("lookahead_guesses", int, 7, "--lookahead-guesses", "N", "Most n-grams that lookahead verifies."),
-    ),
+    [
+        *setting_options(DRAFTING, Drafting),
+        *setting_options(DRAFTING, EngineOptions, "exact_greedy"),
+    ],
     _drop_unset,
-)  # fmt: skip
+)
 
 
-def _history_settings(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
-    return {"corpora": tuple(corpora or ()), "remember": remember}
+def with_drafting(
+    models: LoadOptions,
+    drafters: str | None,
+    drafting: dict[str, Any],
+    *,
+    corpora: Sequence[str] | None = None,
+    remember: bool = False,
+) -> LoadOptions:
+    """Return all options of `load`. drafters: as typed. drafting: of DRAFTING_OPTIONS."""
+    settings = dict(drafting)
+    exact_greedy = settings.pop("exact_greedy", False)
+    return replace(
+        models,
+        drafting=LoadOptions.of(None, None, drafters, **settings).drafting,
+        engine=replace(models.engine, exact_greedy=exact_greedy),
+        corpora=tuple(corpora or ()),
+        remember=remember,
+    )
 
 
 REMEMBER = ("remember", bool, False, "--remember", "", "Store answers, and draft from them.")
 MEMORY_OPTIONS = OptionGroup(
-    [keyword_option("corpora", None, options.Corpora), *option_table(DRAFTING, REMEMBER)], _history_settings
+    [keyword_option("corpora", None, options.Corpora), *option_table(DRAFTING, REMEMBER)]
 )
 
 

@@ -14,6 +14,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import print_json, with_typed_names
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
@@ -79,7 +80,7 @@ def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any
 
 def run(
     measure: Callable[..., dict[str, Any]],
-    models: dict[str, Any],
+    models: LoadOptions,
     plan: Mapping[str, Any],
     write: Callable[[Mapping[str, Any], IO[str]], None],
     as_json: bool,

@@ -55,7 +55,7 @@ def option(
         *names.split(),
         envvar=variable(names.split()[-1]) if env else None,
         show_envvar=False,
-        show_default=True,
+        show_default="Default:" not in help,
         help=help,
         metavar=metavar,
         min=minimum,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from paceline.cli.groups import LLAMA_OPTIONS, OptionGroup, option_table, with_o
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, option
 from paceline.cli.output import print_json, print_note, print_record, with_typed_names
+from paceline.settings import AUTO, EngineOptions
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 
@@ -63,8 +64,7 @@ def pairs(
 
     task, measure = request["task"], request["measure"]
     AdviceRequest(task)  # raises for an unknown task
-    setup["threads"] = choose_threads(setup["threads"])
-    del setup["target"]
+    engine = replace(setup.engine, threads=choose_threads(setup.engine.threads))
     if measure and target is None:
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
@@ -76,11 +76,11 @@ def pairs(
             return 0
         notes = dict.fromkeys(inventory.notes)  # each once, in order
         candidates = _candidates(facts, inventory, notes.setdefault)
-        n_ctx = setup.pop("n_ctx") or min(facts.n_ctx or MAX_CONTEXT, MAX_CONTEXT)
-        question = AdviceRequest(task, n_ctx, setup["cache_type"])
+        n_ctx = engine.n_ctx or min(facts.n_ctx or MAX_CONTEXT, MAX_CONTEXT)
+        question = AdviceRequest(task, n_ctx, engine.cache_type)
         n_measured = MEASURED_DRAFTS if measure else 0
         advice = _advise(
-            facts, candidates, question, setup, history, n_measured, notes.setdefault, interrupts
+            facts, candidates, question, engine, history, n_measured, notes.setdefault, interrupts
         )
     advice["target"]["reference"] = target
     _print(advice, list(notes), as_json)
@@ -143,7 +143,7 @@ def _advise(
     target: ModelFacts,
     candidates: Sequence[DraftCandidate],
     request: AdviceRequest,
-    setup: dict[str, Any],
+    engine: EngineOptions,
     history: Path | None,
     n_measured: int,
     note: Note,
@@ -157,7 +157,7 @@ def _advise(
     from paceline.models.compatibility.known_pairs import known_drafts
 
     def ranked(now: dict[Path | None, Measured] | None = None) -> dict[str, Any]:
-        settings = setup | {"kernels": setup["kernels"] == "auto"}
+        settings = asdict(engine) | {"kernels": engine.kernels == AUTO}
         facts = known(target, request, settings, history=history or default_path(), note=note, now=now)
         return advise(target, candidates, request, facts, known_drafts(target))
 
@@ -167,9 +167,9 @@ def _advise(
     by_reference = {candidate.reference: candidate for candidate in candidates}
     fitting = [row["reference"] for row in advice["drafts"] if row["drafter"] == MODEL and row["fits"]]
     best = [by_reference[reference] for reference in fitting[:n_measured]]
-    loading = setup | {"n_ctx": min(request.n_ctx, target.n_ctx or request.n_ctx)}
+    engine = replace(engine, n_ctx=min(request.n_ctx, target.n_ctx or request.n_ctx))
     with progress({"measuring": 1 + len(best)}, interrupts) as tick:
-        now = measure(target.path, best, request, loading, lambda: tick("measuring"), note)
+        now = measure(target.path, best, request, engine, lambda: tick("measuring"), note)
     return ranked(now)
 
 
@@ -195,36 +195,39 @@ def check(
     Only headers of GGUF files are read, or config.json and tokenizer.json of a folder; for a draft head the
     target is loaded. Exit code 3: it does not fit."""
     from paceline.cli.references import resolved
-    from paceline.drafter_factory import draft_source
     from paceline.drafter_table import DRAFT
+    from paceline.drafts import header_traits, kind_of
+    from paceline.fits import why_not
     from paceline.models.compatibility.check import compare
     from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import model_path
+    from paceline.models.names import is_view, model_path
     from paceline.report.compatibility import write
 
-    target_path, draft_path = resolved(target), resolved(draft)
-    if (kind := draft_source(draft_path)) != DRAFT:
-        return _check_head(target_path, draft_path, kind, as_json)
-    target_facts, draft_facts = (read_model_facts(model_path(path)) for path in (target_path, draft_path))
-    compatibility = compare(target_facts, draft_facts)
-    print_record(compatibility.as_dict(), as_json, write)
-    return 0 if compatibility.usable else 3
-
-
-def _check_head(target: Path, draft: Path, kind: str, as_json: bool) -> int:
-    """Open a draft head beside its target, and print whether it fits."""
-    from paceline.backends.registry import open_engine
-    from paceline.drafter_factory import open_head
-
-    fits, text = True, ""
-    with closing(open_engine(target, n_ctx=HEAD_CONTEXT, kernels="off", threads=1)) as engine:
-        try:
-            text = open_head(draft, engine).description
-        except (ModelError, UsageError) as error:
-            fits, text = False, str(error)
-    record = {"target": str(target), "draft": str(draft), "kind": kind, "usable": fits, "reason": text}
+    paths = resolved(target), resolved(draft)
+    if (kind := kind_of(paths[1])) == DRAFT:
+        compatibility = compare(*(read_model_facts(model_path(path)) for path in paths))
+        print_record(compatibility.as_dict(), as_json, write)
+        return 0 if compatibility.usable else 3
+    reason, text = why_not(kind, header_traits(paths[0])), "a part of the target"
+    if not reason and not is_view(paths[1]):
+        reason, text = _try_head(*paths)
+    files = {"target": str(paths[0]), "draft": str(paths[1])}
+    record = {**files, "kind": kind, "usable": not reason, "reason": reason or text}
     if as_json:
         print_json(record)
     else:
-        print(f"{kind}: {'it fits' if fits else 'it does not fit'}: {printable(with_typed_names(text))}")
-    return 0 if fits else 3
+        verdict = "it does not fit" if reason else "it fits"
+        print(f"{kind}: {verdict}: {printable(with_typed_names(record['reason']))}")
+    return 3 if reason else 0
+
+
+def _try_head(target: Path, draft: Path) -> tuple[str, str]:
+    """Open a draft head with its target. Return the reason why it does not fit, and its description."""
+    from paceline.backends.registry import open_engine
+    from paceline.drafts import open_draft
+
+    with closing(open_engine(target, n_ctx=HEAD_CONTEXT, kernels=False, threads=1)) as engine:
+        try:
+            return "", open_draft(draft, engine, engine.settings).description
+        except (ModelError, UsageError) as error:
+            return str(error), ""

@@ -12,7 +12,7 @@ from paceline.api import LLM
 from paceline.cli.interrupts import Interrupts
 from paceline.engine import Stream
 from paceline.request_handle import StepOutput
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_model import PassCosts
 
 MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
 SLOW = 3.0  # median time of a pass, in units of its known cost
@@ -68,8 +68,7 @@ class SlowPassMonitor:
     def __init__(self, llm: LLM) -> None:
         self._passes: deque[tuple[int, int, float]] = deque(maxlen=256)
         self._known: PassCosts | None = None
-        self._costs: DecodingCosts | None = getattr(llm.policy, "costs", None)
-        costs = self._costs
+        self._costs = costs = llm.policy.costs
         if costs is None or llm.target.on_forward is not None or costs.target.seconds(1, 1) < MIN_SECONDS:
             return
         # A copy: the policy's own adapts to a slow machine.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.cli import output
 from paceline.cli.output import print_detail, remember_name
@@ -11,16 +12,18 @@ from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
     from paceline.models.stores.reference import LocalFile
+    from paceline.settings import LoadOptions, PathLike
 
 
-def resolve_models(models: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with files in place of names; paths stay as they are. Raises UsageError."""
-    names = {role: models[role] for role in ("target", "draft") if models.get(role) is not None}
-    paths = {role: resolved(name) for role, name in names.items()}
+def resolve_models(options: LoadOptions) -> LoadOptions:
+    """Return the options with files in place of names; paths stay as they are. Raises UsageError."""
+    return replace(options, target=_file(options.target), draft=_file(options.draft))
+
+
+def _file(name: PathLike | None) -> PathLike | None:
+    path = None if name is None else resolved(str(name))
     # Path drops a leading ./, and user/repo without it is a name.
-    return models | {
-        role: names[role] if path == Path(names[role]) else str(path) for role, path in paths.items()
-    }
+    return name if name is None or path == Path(name) else path
 
 
 def file_option(given: Path | None) -> Path | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paceline.text.interface import Tokenizer
 
 WHAT = "What is replayed"
-REPLAYED_MODELS = model_options("model", "model_draft", "ctx_size", "threads")
+REPLAYED_MODELS = model_options("target", "draft", "n_ctx", "threads")
 REPLAY_OPTIONS = OptionGroup([
     *option_table(
         WHAT,
@@ -58,10 +58,10 @@ def replay(
     earlier requests of the same file, as on a server. Without known costs of the target's passes there is
     no speed."""
     models = resolve_models(models)
-    tokenizer = None if models["target"] is None else Path(models["target"])
+    tokenizer = models.target and Path(models.target)
     if corpora and tokenizer is None:
         raise UsageError("--corpus: holds tokens of a model; name it with -m FILE.gguf")
-    model_draft, threads = models["draft"], models["threads"]
+    model_draft, threads = models.draft and str(models.draft), models.engine.threads
     cost_curve, limit = replayed["cost_curve"], replayed["limit"]
     drafting.pop("exact_greedy")  # there is no target
 
@@ -70,7 +70,7 @@ def replay(
     from paceline.bench.replay import tables
     from paceline.bench.replay.replay import FORMAT, Replay, ReplayContext, methods_of
     from paceline.cli.progress import progress
-    from paceline.drafter_factory import Corpora
+    from paceline.storage.corpora import Corpora
     from paceline.system.identity import cpu_name
 
     costs = costs_of(cost_curve, tokenizer, model_draft, threads)
@@ -82,7 +82,7 @@ def replay(
         traces = read_traces(files, text, limit, interrupts, template=replayed["chat_template"])
         draft = None
         if model_draft is not None:
-            draft = draft_model(model_draft, methods, models["n_ctx"], threads)
+            draft = draft_model(model_draft, methods, models.engine.n_ctx, threads)
             stack.callback(draft.close)
         vocab = vocabulary(text, traces, draft)
         context = ReplayContext(

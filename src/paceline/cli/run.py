@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from paceline.cli import groups, options
 from paceline.cli.conversation import MessagesFile, SystemPrompt, first_messages
-from paceline.cli.groups import OptionGroup, option_table, with_option_groups
+from paceline.cli.groups import OptionGroup, option_table, with_drafting, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag
 from paceline.cli.output import print_note
@@ -68,7 +68,7 @@ def run(
     sampling: Any,
     seed: options.Seed = None,
     grammar: Any,
-    draft: options.Drafters = None,
+    drafters: options.Drafters = None,
     drafting: Any,
     memory: Any,
     output: Any,
@@ -79,7 +79,8 @@ def run(
 
     The text goes to stdout, everything else to stderr."""
     compare, logprobs = output.pop("compare"), output.pop("logprobs")
-    if compare and draft is not None and draft.strip() == "none":
+    loading = with_drafting(models, drafters, drafting, **memory)
+    if compare and loading.drafting.plain:
         raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")
     if logprobs is not None and not as_json:
         raise UsageError("--logprobs: prints with --json only; add it")
@@ -89,7 +90,7 @@ def run(
     request["stop"] = request["stop"] or []
     # Raises for what no model can do, before one is looked for and loaded.
     GenerationRequest(prompt=[0], grammar=parse_grammar(**grammar), **request)
-    models = resolve_models(models)
+    loading = resolve_models(loading)
     seed, seed_is_random = options.seed_for(seed, sampling)
 
     initial_messages = first_messages(system, messages)
@@ -103,10 +104,10 @@ def run(
         text, conversation = "", initial_messages
 
     from paceline.cli.completion import Completion
-    from paceline.loading import load
+    from paceline.loading import load_options
 
     wants_chat = chat is True or bool(initial_messages)
-    with Interrupts() as interrupts, load(**models, drafters=draft, **drafting, **memory) as llm:
+    with Interrupts() as interrupts, load_options(loading) as llm:
         request |= {"seed": seed, "logprobs": logprobs} | grammar
         completion = Completion(
             llm,

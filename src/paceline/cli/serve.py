@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -21,7 +21,9 @@ SERVER = "Server"
 LIMITS = "Limits"
 REPLICAS = "Replicas"
 # Options that the servers of other engines have, too.
-SHARED = frozenset({"rest", "draft", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"})
+SHARED = frozenset(
+    {"rest", "drafters", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"}
+)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ADDRESS_OPTIONS = OptionGroup([
     *option_table(
@@ -79,7 +81,7 @@ def serve(
     *,
     rest: Annotated[list[str] | None, argument("[-- ARGUMENT...]", "Of another engine.")] = None,
     models: Any,
-    draft: options.Drafters = None,
+    drafters: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
     address: Any,
@@ -89,18 +91,18 @@ def serve(
     """Serve a model over HTTP with OpenAI's API: chats, completions, tools and JSON, with lossless drafting.
 
     http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end."""
-    given = {"rest": rest, "draft": draft, "corpora": corpora, **address, **settings, **sampling}
+    given = {"rest": rest, "drafters": drafters, "corpora": corpora, **address, **settings, **sampling}
     engine, host, port = (address[name] for name in ("engine", "host", "port"))
 
     from paceline.models.resolve import default_name
 
-    models["target"] = models["target"] or "zoo:smollm2"
-    names = address["alias"] or [default_name(models["target"])]
-    loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
+    models = replace(models, target=models.target or "zoo:smollm2")
+    names = address["alias"] or [default_name(str(models.target))]
+    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora)
     keys = read_keys(address["api_key"], address["api_key_file"])
     if engine is not None or rest:
-        from paceline.config import Drafting
         from paceline.integrations.export import EngineRequest, command, launch
+        from paceline.settings import Drafting
 
         if engine is None:
             raise UsageError(
@@ -112,11 +114,11 @@ def serve(
         defaults = {field.name: field.default for field in fields(Drafting)}
         tuned = {name: value for name, value in drafting.items() if defaults.get(name, value) != value}
         request = EngineRequest(
-            models["target"],
-            draft=models["draft"] or "",
-            drafters=tuple(draft.split(",")) if draft else ("auto",),
+            str(models.target),
+            draft=str(models.draft or ""),
+            drafters=loading.drafting.drafters,
             n_draft=tuned.pop("n_draft", 0),
-            n_ctx=models["n_ctx"],
+            n_ctx=models.engine.n_ctx,
             host=host,
             port=port,
             name=names[0],
@@ -165,16 +167,17 @@ def serve(
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
         resolve_models(models)  # raises for a name that is none
-        for name in ("target", "draft"):
-            config.load[name] = absolute_path(config.load[name])
-        config.load["corpora"] = [absolute_path(name) for name in config.load["corpora"]]
+        target, draft = (absolute_path(name) for name in (models.target, models.draft))
+        paths = tuple(absolute_path(name) or "" for name in loading.corpora)
+        config.load = replace(loading, target=target, draft=draft, corpora=paths)
         return cluster.run(config, host, port)
 
-    from paceline.loading import load
+    from paceline.loading import load_options
 
     listening = listen.bind(host, port)  # a port in use is an error before a model is looked for and loaded
     try:
-        with load(**(loading | resolve_models(models)), sessions=config.sessions) as llm:
+        engine = replace(loading.engine, sessions=config.sessions)
+        with load_options(resolve_models(replace(loading, engine=engine))) as llm:
             service, app = config.server(llm)
             bound_port = listening.getsockname()[1]
             url = f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"
@@ -200,7 +203,7 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
             )
 
 
-def absolute_path(name: str | None) -> str | None:
+def absolute_path(name: str | Path | None) -> str | Path | None:
     """Return the absolute path of an existing file, for use in other folders; any other name as it is."""
     return name if name is None or not Path(name).exists() else str(Path(name).absolute())
 

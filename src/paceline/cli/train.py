@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,7 +74,7 @@ def train(
     The model answers the prompts, its hidden states are computed, and the head learns from both. The best
     head by acceptance length on held-out prompts stays in the folder. The same command goes on after Ctrl-C
     or a kill. It needs PyTorch: pip install 'paceline[hf]'."""
-    from paceline.loading import load
+    from paceline.loading import load_options
     from paceline.prepare.training.plan import make_plan, require_torch
     from paceline.prepare.training.prompts import read_prompts
 
@@ -85,10 +86,11 @@ def train(
         from paceline.prepare.training.train import train_head as train_kind
     files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
     sessions = data.pop("sessions")
-    target, models = models.get("target"), resolve_models(models)
-    base = Path(models["draft"]) if kind in ("draft", "pard") and models.get("draft") else None
+    target, engine = models.target, replace(models.engine, sessions=sessions)
+    models = resolve_models(replace(models, engine=engine))
+    base = Path(models.draft) if kind in ("draft", "pard") and models.draft else None
     plan = make_plan(kind, out, base=base, **data, **training)
-    with plan.lock(), Interrupts() as interrupts, load(**models, sessions=sessions) as llm:
+    with plan.lock(), Interrupts() as interrupts, load_options(models) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:
             card = train_kind(llm, prompts, plan, report, print_note)

@@ -21,6 +21,7 @@ from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.names import is_view
+from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
@@ -94,25 +95,24 @@ def measure(
     target: Path,
     drafts: Sequence[DraftCandidate],
     request: AdviceRequest,
-    settings: dict[str, Any],
+    engine: EngineOptions,
     done: Callable[[], object],
     note: Note,
 ) -> dict[Path | None, Measured]:
     """Decode a few answers of the task plainly, by copying alone, and with each of the drafts.
 
-    Costs of passes are measured on loading, and stored. settings: further arguments of `load`. done: called
-    after each draft. note: called about drafts that cannot be loaded.
+    Costs of passes are measured on loading, and stored. done: called after each draft. note: called about
+    drafts that cannot be loaded.
     """
     found: dict[Path | None, Measured] = {}
     for one in (None, *drafts):
         path = None if one is None else one.facts.path
-        drafting: dict[str, Any] = {"draft": path}
-        if one is None:
-            drafting = {"drafters": "suffix,lookup", "policy": "rate"}
-        elif one.verdict == MAPPABLE:
-            drafting["cross_vocab"] = "auto"
+        drafting = Drafting(drafters=("suffix", "lookup"), policy="rate")
+        if one is not None:
+            translated = one.verdict == MAPPABLE
+            drafting = Drafting(drafters=(AUTO,), cross_vocab=AUTO if translated else "off")
         try:
-            found[path] = _run(target, request, settings | drafting)
+            found[path] = _run(request, LoadOptions(target, path, drafting, engine))
         except PacelineError as error:
             if one is None:
                 raise
@@ -121,20 +121,21 @@ def measure(
     return found
 
 
-def _run(target: Path, request: AdviceRequest, settings: dict[str, Any]) -> Measured:
+def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
     from paceline.bench.prompts import RequestBuilder
     from paceline.bench.suites import workload
-    from paceline.loading import load
+    from paceline.loading import load_options
 
+    n_ctx = options.engine.n_ctx
     # A text has no fewer characters than tokens.
-    longest = min(MAX_PROMPT_CHARACTERS, settings["n_ctx"] - N_TOKENS)
+    longest = min(MAX_PROMPT_CHARACTERS, n_ctx - N_TOKENS)
     suite = workload.load(TASKS[request.task])
     items = [item for item in suite if not item.session and workload.length(item) <= longest]
     if not items:
-        raise UsageError(f"a context of {settings['n_ctx']} tokens (-c) is too short for the task's texts")
+        raise UsageError(f"a context of {n_ctx} tokens (-c) is too short for the task's texts")
     seconds = dict.fromkeys((True, False), 0.0)
     accepted = rejected = 0
-    with load(target, **settings) as llm:
+    with load_options(options) as llm:
         prompts = RequestBuilder(llm, n=N_TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
         for item in workload.sample_items(items, N_ITEMS):
             tokens = prompts.ask(item, {}).tokens

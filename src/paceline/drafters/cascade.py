@@ -17,7 +17,7 @@ from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedDrafter, ComposedState
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
-from paceline.speculative.errors import ContractError
+from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import (
     Budget,
@@ -32,6 +32,7 @@ from paceline.speculative.policy.calibration import Calibrator, logit_at
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.resumable_session import ResumableSession
 from paceline.speculative.sampling import Logits
+from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import DraftTree, chain
 
 DEFERRED = "later"
@@ -102,23 +103,18 @@ class CascadeDrafter(ComposedDrafter):
         )
 
 
-class CascadeTarget:
+class CascadeTarget(DelegatingTarget):
     """A draft model as a target for a chain that grows token by token.
     Each pass also computes the copier's next tokens, as far as they pay: a right guess saves a pass."""
 
     def __init__(self, draft: Target, copier: Copier, cost: PassCosts) -> None:
-        self.draft, self.copier, self.cost = draft, copier, cost
-        self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, max_branches=1), draft.origin
+        super().__init__(draft)
+        self.copier, self.cost = copier, cost
+        self.caps = replace(draft.caps, max_branches=1)
         self.calibrator = Calibrator(trend=0.0)  # learns from the draft model's choices
 
     def open(self, beside: Session | None = None) -> AheadSession:
-        return AheadSession(self, ResumableSession(self.draft, beside))
-
-    def forget(self) -> None:
-        self.draft.forget()
-
-    def close(self) -> None:
-        self.draft.close()
+        return AheadSession(self, ResumableSession(self.inner, beside))
 
     def forward(
         self, batch: Sequence[tuple[AheadSession, DraftTree | int]], want: RequiredOutputs
@@ -126,12 +122,15 @@ class CascadeTarget:
         """Return the row below the last node of each chain, or prefill a part of each prompt."""
         chains = [(session, tree) for session, tree in batch if isinstance(tree, DraftTree)]
         if not chains:
-            return self.draft.forward([(session.inner, n) for session, n in batch], want)
+            outs: Sequence[ForwardOutput] = self.inner.forward([(s.inner, n) for s, n in batch], want)
+            return outs
         return self._below(chains, want)
 
     def _below(
         self, batch: Sequence[tuple[AheadSession, DraftTree]], want: RequiredOutputs
     ) -> list[AheadRow]:
+        for session, tree in batch:
+            session.compute_tree(tree)
         unknown = [(session, tree.tokens) for session, tree in batch if not session.has_computed(tree.tokens)]
         if unknown:
             for session, tree in batch:
@@ -139,17 +138,18 @@ class CascadeTarget:
                     session.keep_rows()  # this forward would invalidate them
             trees = [session.plan(path) for session, path in unknown]  # may change `inner`
             work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
-            for (session, _), out in zip(unknown, self.draft.forward(work, want), strict=True):
+            for (session, _), out in zip(unknown, self.inner.forward(work, want), strict=True):
                 session.out = out
         return [session.row(len(tree)) for session, tree in batch]
 
 
-class AheadSession:
+class AheadSession(TreeSession):
     """A session whose inner session holds the chain and some of the copier's guesses behind it."""
 
     def __init__(self, target: CascadeTarget, reader: ResumableSession) -> None:
+        super().__init__()
         self._target, self._reader = target, reader
-        self.tokens: list[int] = []
+        self._text: list[int] = []  # the same tokens
         self.begin_chain(None, 0)
         self._restart()
 
@@ -172,14 +172,15 @@ class AheadSession:
     def pending_tokens(self) -> int:
         return self.inner.pending_tokens
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def _append(self, tokens: Sequence[int]) -> None:
         self._restart()
-        self.tokens += tokens
-        self._reader.sync_to(self.tokens)
+        self._text += tokens
+        self._reader.sync_to(self._text)
 
-    def commit(self, path: Sequence[int], root: int) -> None:
-        chain_ = (*self._committed, *self._read)
-        self.extend([*(chain_[node] for node in path), root])
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...  # `_append` does
+
+    def _rewind(self) -> None:
+        self._append(())
 
     def has_computed(self, path: tuple[int, ...]) -> bool:
         """Return whether the row below the chain `path` is known."""
@@ -197,10 +198,9 @@ class AheadSession:
         return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row), self.out.computed)
 
     def plan(self, path: tuple[int, ...]) -> DraftTree:
-        """Return the tokens to compute for the row below the chain `path`: its new tokens, and guesses."""
-        if self.out is not None and path[: len(self._committed)] != self._committed:
-            self.extend(())
-        elif self.out is not None:
+        """Return the tokens to compute for the row below the chain `path`, which grows the last one: its new
+        tokens, and guesses."""
+        if self.out is not None:
             more = path[len(self._committed) :]  # not a prefix of the computed tokens
             right = next(n for n, token in enumerate(more) if self._read[n : n + 1] != (token,))
             root = more[right]
@@ -242,7 +242,9 @@ class AheadSession:
                     break
 
     def close(self) -> None:
+        super().close()
         self._reader.close()
+        self._text = []
         self._restart()
 
 
@@ -254,8 +256,7 @@ class AheadRow(LogitsOutput):
         self._row, self._logits = row, logits
 
     def logits(self, row: int) -> Logits:
-        if row != self._row:
-            raise ContractError(f"row {row} was not computed, only row {self._row}")
+        assert row == self._row, f"row {row} was not computed, only row {self._row}"
         return self._logits
 
 

@@ -18,6 +18,7 @@ from paceline.speculative.interfaces import (
     DrafterState,
     Features,
     LearningDrafter,
+    PrefillingState,
     RequiredOutputs,
     Session,
 )
@@ -48,23 +49,27 @@ class ComposedState:
 
     def __init__(self) -> None:
         self.parts: list[DrafterState] = []
+        self._prefilling: list[PrefillingState | None] = []  # the parts that are draft models
 
-    def n_behind_of(self, i: int) -> int:
-        """Return the tokens that a part, if a draft model, has to prefill before it can draft."""
-        behind = getattr(self.parts[i], "behind", None)
-        return 0 if behind is None else behind()
+    def add(self, part: DrafterState) -> None:
+        self.parts.append(part)
+        self._prefilling.append(part if isinstance(part, PrefillingState) else None)
+
+    def _pending_prefill(self, i: int) -> int:
+        part = self._prefilling[i]
+        return 0 if part is None else part.pending_prefill()
 
     def can_call(self, i: int, name: str, budget: Budget, draft: Callable[[], DraftTree]) -> bool:
         """Return whether a composition calls part `i`, given the `draft` so far. A part that reads hidden
         states rests while it is not called; when it is due, it needs a pass before it can draft."""
         part = self.parts[i]
         if not isinstance(part, Resting):
-            return budget.should_call(name, draft, self.n_behind_of(i))
+            return budget.should_call(name, draft, self._pending_prefill(i))
         if part.is_resting:
             if budget.is_due(name, draft):
                 part.wake()
             return False
-        if budget.should_call(name, draft, self.n_behind_of(i)):
+        if budget.should_call(name, draft, self._pending_prefill(i)):
             return True
         if not budget.is_due(name, draft):  # otherwise it only waits until reading the prompt pays
             part.pass_over()
@@ -97,27 +102,30 @@ class _Composition:
         state = ComposedState()
         try:
             for drafter in self.drafters:
-                state.parts.append(drafter.open(prompt, seed, session, scope))
+                state.add(drafter.open(prompt, seed, session, scope))
         except BaseException:
             state.close()
             raise
         return state
 
-    @property
-    def learners(self) -> list[LearningDrafter]:
-        return [d for d in self.drafters if isinstance(d, LearningDrafter) and getattr(d, "learners", True)]
-
     def learn(self, tokens: Sequence[int]) -> None:
-        for drafter in self.learners:
+        for drafter in learners(self):
             drafter.learn(tokens)
 
     def forget(self) -> None:
-        for drafter in self.learners:
+        for drafter in learners(self):
             drafter.forget()
 
     def close(self) -> None:
         for drafter in self.drafters:
             drafter.close()
+
+
+def learners(drafter: Drafter) -> list[LearningDrafter]:
+    """Return the drafter if it learns, or the parts of a composition that do."""
+    if isinstance(drafter, _Composition):
+        return [learner for part in drafter.drafters for learner in learners(part)]
+    return [drafter] if isinstance(drafter, LearningDrafter) else []
 
 
 class ComposedDrafter(_Composition):

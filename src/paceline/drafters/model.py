@@ -72,8 +72,8 @@ class ModelDrafterState:
     def update(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
-    def behind(self) -> int:
-        """Return the tokens that have to be prefilled before drafting."""
+    def pending_prefill(self) -> int:
+        """See PrefillingState."""
         self.reader.sync_to(self.tokens)
         return self.session.pending_tokens
 

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from paceline.config import Drafting
 from paceline.heads.confidence import Confidence
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Target
 from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import DraftTree
@@ -19,13 +20,14 @@ Ids = NDArray[np.int64]
 Row = NDArray[np.float32]  # logits
 
 
-class DraftBase(ABC):
-    """A draft in the folder `path`, beside or around the model `base`."""
+class DraftBase(DelegatingTarget, ABC):
+    """A draft in the folder `path`, around the model `inner` or next to it."""
 
     modification = ""
 
-    def __init__(self, path: Path, base: Any) -> None:
-        self.path, self._base = path, base
+    def __init__(self, path: Path, inner: Any) -> None:
+        super().__init__(inner)
+        self.path = path
         self.on_forward: Callable[[int, int, float], None] | None = None
         self._passes = 0  # to notice reads of an outdated output
         self._ids: Ids | None = None  # of the tokens that can be drafted, None for all
@@ -39,12 +41,8 @@ class DraftBase(ABC):
         return str(self.path)
 
     @property
-    def text(self) -> Any:
-        return self._base.text
-
-    @property
     def token_trie(self) -> Any:
-        return self._base.token_trie
+        return self.inner.token_trie
 
     def forward(
         self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
@@ -65,7 +63,7 @@ class DraftBase(ABC):
         """Return logits of the target's vocabulary, minus infinity for tokens that are not drafted."""
         if self._ids is None:
             return row
-        out = np.full(self._base.vocab.size, -np.inf, np.float32)
+        out = np.full(self.vocab.size, -np.inf, np.float32)
         out[self._ids] = row
         return out
 

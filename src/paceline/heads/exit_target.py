@@ -13,6 +13,7 @@ from paceline.heads.files import HeadFiles
 from paceline.heads.session import HeadSession, Row, tree_mask
 from paceline.heads.target import HeadBase, HeadTarget
 from paceline.speculative.interfaces import RequiredOutputs, Session, Target
+from paceline.speculative.sessions import DelegatingSession
 from paceline.speculative.tree import DraftTree
 
 MIN_REUSED_ROWS = 16  # of another text; fewer are read again, in one product
@@ -46,7 +47,7 @@ class ExitTarget(HeadTarget):
         return f"{super().description} after {self.exit_layer} layers"
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {"first_layers": self.exit_layer, "target": self._base.identity()}
+        return super().identity() | {"first_layers": self.exit_layer, "target": self.inner.identity()}
 
     def open(self, beside: Session | None = None) -> ExitSession | KangarooSession:
         like, session = self._like, self._first_layers.open(beside)
@@ -56,11 +57,11 @@ class ExitTarget(HeadTarget):
 
     def reopen(self, session: KangarooSession, beside: Session | None) -> None:
         """Give a retained session of another text that begins alike its first layers again."""
-        session.first_layers = self._first_layers.open(beside)
+        session.inner = self._first_layers.open(beside)
 
     def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
         outs, width = list[DraftForward](), self.config.target.hidden
-        inner = [(session.first_layers, first_layers_part(session, tree)) for session, tree in batch]
+        inner = [(session.inner, first_layers_part(session, tree)) for session, tree in batch]
         for (session, tree), out in zip(batch, self._first_layers.forward(inner, self._want), strict=True):
             if isinstance(tree, int):
                 session.read(tree)
@@ -82,34 +83,17 @@ class ExitTarget(HeadTarget):
 
 def first_layers_part(session: Any, tree: DraftTree | int) -> DraftTree | int:
     """Return what the first layers compute; an adapter may have to read more tokens than they."""
-    return min(tree, session.first_layers.pending_tokens) if isinstance(tree, int) else tree
+    return min(tree, session.inner.pending_tokens) if isinstance(tree, int) else tree
 
 
-class ExitSession:
+class ExitSession(DelegatingSession):
     """A text in an early exit, which only reads the hidden states of the last pass.
     place: of the exit among those of the head."""
 
     def __init__(self, head: ExitsHead, place: int, first_layers: Session, like: Any) -> None:
+        super().__init__(first_layers)
         self._head, self._place, self._like = head, place, like
-        self.first_layers = first_layers
         self._rows: list[Row] = []
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        return self.first_layers.tokens
-
-    @property
-    def pending_tokens(self) -> int:
-        return self.first_layers.pending_tokens
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.first_layers.extend(tokens)
-
-    def commit(self, path: Sequence[int], root: int) -> None:
-        self.first_layers.commit(path, root)
-
-    def close(self) -> None:
-        self.first_layers.close()
 
     def read(self, n: int) -> None:
         """Do nothing: an adapter has no context."""
@@ -131,20 +115,24 @@ class KangarooSession(HeadSession):
 
     def __init__(self, head: KangarooHead, first_layers: Session, like: Any, n_ctx: int) -> None:
         super().__init__(head, like, n_ctx)
-        self.first_layers = first_layers
+        self.inner = first_layers
         self._states = zeros(like, (0, self._shape[1]))  # of the root and of the nodes
 
     @property
     def pending_tokens(self) -> int:
-        return max(self.first_layers.pending_tokens, len(self.tokens) - 1 - self._next, 0)
+        return max(self.inner.pending_tokens, len(self.tokens) - 1 - self._next, 0)
 
     def extend(self, tokens: Sequence[int]) -> None:
         super().extend(tokens)
-        self.first_layers.extend(tokens)
+        self.inner.extend(tokens)
+
+    def commit(self, path: Sequence[int], root: int) -> None:
+        super().commit(path, root)
+        self.inner.commit(path, root)
 
     def close(self) -> None:
         super().close()
-        self.first_layers.close()
+        self.inner.close()
 
     def rewind(self, n: int) -> None:
         if n < MIN_REUSED_ROWS:

@@ -18,28 +18,27 @@ from paceline.heads.block import BlockHead, block_inputs
 from paceline.heads.decoder import KeyValueCache, as_mask, block_mask, causal_mask
 from paceline.heads.eagle import EagleHead
 from paceline.heads.medusa import MedusaHead
-from paceline.speculative.errors import ContractError, UsageError
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.sessions import TreeSession
+from paceline.speculative.tree import ROOT, DraftTree
 
 Embed = Callable[[Sequence[int]], Any]  # token ids -> [n, hidden]
 Row = NDArray[np.float32]  # logits [draft_vocab]
 
 
-class HeadSession(ABC):
+class HeadSession(TreeSession, ABC):
     """One text in the network `head`. like: an array of the type and device that the head computes
     with. embed: returns embeddings of tokens, if the head reads them."""
 
     def __init__(self, head: Any, like: Any, n_ctx: int, embed: Embed | None = None) -> None:
-        self._head, self._like, self._n_ctx = head, like, n_ctx
+        super().__init__(n_ctx)
+        self._head, self._like = head, like
         self._embed: Any = embed
         self._shape = len(head.config.layer_ids), head.config.target.hidden  # of a token's features
         self._caches = [KeyValueCache() for _ in getattr(head, "layers", ())]
-        self.tokens: list[int] = []
         self._first = self._next = 0  # the tokens of the first row and of the next one
         self._known = 0  # hidden states were seen of the tokens before this one
         self._joined: Any = zeros(like, (0, *self._shape))
         self._pieces: list[Any] = []
-        self._tree = EMPTY
         self._rows: list[Row] = []  # of the root and of the tree's nodes
 
     @property
@@ -77,28 +76,14 @@ class HeadSession(ABC):
     def _skip_to(self, start: int) -> None:
         """Leave a gap in the context, of tokens whose hidden states came from another session's cache.
         Rows keep their positions, so `_first` moves with `_next`: they count as `_next - _first`."""
-        self._drop_tree(keep_root=True)
+        self._commit_root()
         self._first += start - self._next
         self._next = self._known = start
         self._waiting = self._waiting[:0]
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        if not self.tokens and not tokens:
-            raise UsageError("the prompt is empty: give at least one token")
-        if len(self.tokens) + len(tokens) > self._n_ctx:
-            raise UsageError(f"more than {self._n_ctx:,} tokens do not fit the context")
-        self._drop_tree(keep_root=bool(tokens))
-        self.tokens += tokens
-
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._rows:
-            raise ContractError("commit before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        self.extend([*(self._tree.tokens[node] for node in path), root])
-
     def rewind(self, n: int) -> None:
         """Keep the rows and features of the first `n` tokens, for a longer text that begins with them."""
-        self._drop_tree(keep_root=True)
+        self._commit_root()
         self.tokens = []
         end = min(self._next, n - 1)  # a row also takes the token behind it
         if end <= self._first:
@@ -110,29 +95,27 @@ class HeadSession(ABC):
         return self._truncate(end - self._first)
 
     def close(self) -> None:
-        self._drop_tree(keep_root=True)
+        self._commit_root()
+        super().close()
 
     def read(self, n: int) -> None:
         """Compute the next `n` rows, without logits."""
-        if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
+        self.require_pending(n)
         if n:
-            self._drop_tree(keep_root=False)
+            self.discard_tree()
             self._read(self.tokens[self._next + 1 : self._next + 1 + n], self._features(n))
             self._waiting, self._next = self._waiting[n:], self._next + n
             self._known = max(self._known, self._next)
 
     def compute(self, tree: DraftTree) -> tuple[int, list[Row]]:
         """Return the first new row, and the logits of the root and of all nodes."""
-        if not (self._rows and tree.starts_with(self._tree)):
-            self._drop_tree(keep_root=False)
+        return self.compute_tree(tree), self._rows
+
+    def _compute(self, tree: DraftTree, first: int) -> None:
         self.read(self.pending_tokens)
-        first = len(self._rows)
-        if not self._rows:
-            self._rows.append(self._root(self.tokens[-1], self._features(1)))
+        if first == 0:
+            self._rows = [self._root(self.tokens[-1], self._features(1))]
         self._nodes(tree, len(self._rows) - 1)
-        self._tree = tree
-        return first, self._rows
 
     def _features(self, n: int) -> Any:
         """Return the next `n` features; zeros for those that were never seen, as in measurements."""
@@ -141,14 +124,19 @@ class HeadSession(ABC):
             return self._waiting[:n]
         return concatenate([self._waiting, zeros(self._like, (missing, *self._shape))], 0)
 
-    def _drop_tree(self, *, keep_root: bool) -> None:
-        """Drop the drafted rows. keep_root: the root's row becomes part of the context."""
-        if not self._rows:
-            return
-        if keep_root:
-            self._waiting, self._next = self._waiting[1:], self._next + 1
-            self._known = max(self._known, self._next)
-        self._rows, self._tree = [], EMPTY
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Let the root's row become part of the context. Those of nodes have no features of the target."""
+        self._waiting, self._next = self._waiting[1:], self._next + 1
+        self._known = max(self._known, self._next)
+        self._rewind()
+
+    def _commit_root(self) -> None:
+        if self.tree is not None:
+            self._commit(self.tree, ())
+            self.tree = None
+
+    def _rewind(self) -> None:
+        self._rows = []
         self._truncate(self._next - self._first)
 
     @abstractmethod

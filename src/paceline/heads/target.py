@@ -71,7 +71,6 @@ class HeadTarget(DraftBase):
         super().__init__(files.path, base)
         self.config = check_target(files.path, files.config, base)
         self.kind = self.config.kind
-        self.vocab = base.vocab
         weights: dict[str, Any] = dict(files.weights)
         check_sample(files.path, files.sample, base, self.config)
         if not any(name.startswith("lm_head.") for name in weights):
@@ -126,7 +125,7 @@ class HeadTarget(DraftBase):
             return self._own_embeddings[list(tokens)]
         known = self._embeddings
         if missing := [token for token in dict.fromkeys(tokens) if token not in known]:
-            rows = self._base.token_embeddings(missing)[:, : self.config.target.hidden]
+            rows = self.inner.token_embeddings(missing)[:, : self.config.target.hidden]
             known.update(zip(missing, rows, strict=True))
         out = np.stack([known[token] for token in tokens])
         while len(known) > MAX_EMBEDDINGS:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
-from paceline.config import Drafting
-from paceline.drafter_factory import make_drafter, make_policy, resolve_view
+from paceline.drafter_factory import make_drafter, make_policy
+from paceline.drafts import kind_of, open_view, require_fit
 from paceline.engine import InferenceEngine
+from paceline.fits import TRANSFORMERS, TargetTraits
 from paceline.profiling.pass_costs import costs_of, refresh
 from paceline.request_handle import RequestHandle
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import Drafter, ForwardOutput, RequiredOutputs, Session
@@ -142,7 +145,9 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     target: Any = HfTarget.around(model, sessions=MAX_SESSIONS)
     small: Any = None
     if isinstance(draft_model, str):
-        small = resolve_view(draft_model, target)
+        view = Path(draft_model)
+        require_fit(view, kind_of(view), TargetTraits(TRANSFORMERS, target.caps.rollback))
+        small = open_view(view, target)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)
     costs = costs_of(target, small) if drafting.policy == "rate" and not drafting.plain else None

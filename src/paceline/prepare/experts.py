@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from paceline.api import LLM
 from paceline.backends.interface import HasExperts
 from paceline.bench.suites import workload
-from paceline.loading import load
+from paceline.loading import load_options
 from paceline.prepare.variants import (
     ANSWERS,
     SCORING,
@@ -28,6 +29,7 @@ from paceline.prepare.variants import (
     short_items,
     tokenise_prompts,
 )
+from paceline.settings import Drafting, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 
 LOADING = "loading"  # phase
@@ -35,7 +37,7 @@ MAX_COUNTS = 6  # numbers of experts tried without a choice
 
 
 def measure_experts(
-    given: Mapping[str, Any],
+    models: LoadOptions,
     begin: Begin,
     *,
     counts: Sequence[int] = (),
@@ -48,37 +50,40 @@ def measure_experts(
 ) -> dict[str, Any]:
     """Measure the model with each number of experts. Return a record for `paceline experts --json`.
 
-    given: arguments of `load`. counts: numbers of experts; all below the model's own, if empty. text: to
-    score, its first `text_tokens`. items, n: answers, and tokens of each. bound: maximum rise of perplexity.
+    models: with or without a draft model. counts: numbers of experts; all below the model's own, if empty.
+    text: to score, its first `text_tokens`. items, n: answers, and tokens of each. bound: maximum rise of
+    perplexity.
     The recommended number is stored for the role "speed". Raises UsageError for a model without experts or an
     impossible plan."""
     suite_items = short_items(suite, items)
-    drafters = ("none", "lookup", *(["model"] if given.get("draft") is not None else []))
+    drafters = ("none", "lookup", *(["model"] if models.draft is not None else []))
     with ExitStack() as opened:
 
         def load_with(drafter: str, lossy: str) -> LLM:
             """Load the model with one drafter, and the draft model only if the drafter needs it."""
-            needed = {key: value for key, value in given.items() if key != "draft" or drafter == "model"}
-            needed["cross_vocab"] = "auto" if drafter == "model" else "off"
-            return opened.enter_context(load(**needed, drafters=drafter, lossy=lossy))
+            drafts = drafter == "model"
+            drafting = Drafting(drafters=(drafter,), cross_vocab="auto" if drafts else "off")
+            draft = models.draft if drafts else None
+            needed = replace(models, draft=draft, drafting=drafting, quality=Quality(lossy))
+            return opened.enter_context(load_options(needed))
 
         whole = load_with("none", "")
         used, experts, counts = counts_of(whole, counts)
         lossy = {count: f"experts={count}" if count != used else "" for count in counts}
         n_models = len(counts) * len(drafters)
         tick = begin({LOADING: n_models, SCORING: len(counts), ANSWERS: n_models * len(suite_items)})
-        models = {(used, "none"): whole}
+        loaded = {(used, "none"): whole}
         for count in counts:
             for name in drafters:
-                if (count, name) not in models:
-                    models[count, name] = load_with(name, lossy[count])
+                if (count, name) not in loaded:
+                    loaded[count, name] = load_with(name, lossy[count])
                 tick(LOADING)
         tokens = text_of(whole, text, text_tokens, suite_items, n)
         scores = dict[int, Scores]()
         for count in counts:
-            scores[count] = score_text(models[count, "none"].target, tokens)
+            scores[count] = score_text(loaded[count, "none"].target, tokens)
             tick(SCORING)
-        seconds = time_answers(models, tokenise_prompts(whole, suite_items, n), n, partial(tick, ANSWERS))
+        seconds = time_answers(loaded, tokenise_prompts(whole, suite_items, n), n, partial(tick, ANSWERS))
         rows = {count: row(count, drafters, scores, seconds, used) for count in counts}
         best = recommend([*rows.values()], bound)
         found = rows[best["experts"]]

@@ -5,8 +5,8 @@ answer is predicted again: how often is it still the likeliest, and how much les
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.api import LLM
 from paceline.backends.speculative_prefill import SHORT, AttentionSelector, ShowsAttention
 from paceline.bench.suites import workload
-from paceline.loading import load
+from paceline.loading import load_options
 from paceline.prepare.variants import (
     ANSWERS,
     SCORING,
@@ -25,6 +25,7 @@ from paceline.prepare.variants import (
     score_text,
     tokenise_prompts,
 )
+from paceline.settings import PLAIN, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import SelectsPromptTokens
 from paceline.system.home import to_stderr
@@ -42,7 +43,7 @@ class MeasuredAnswer:
 
 
 def measure_prefill(
-    given: Mapping[str, Any],
+    models: LoadOptions,
     begin: Begin,
     *,
     shares: Sequence[float] = (0.5, 0.3, 0.2, 0.1),
@@ -53,7 +54,7 @@ def measure_prefill(
 ) -> dict[str, Any]:
     """Measure answers with parts of their prompts. Return a record for `paceline prefill --json`.
 
-    given: arguments of `load`, with a draft model. shares: of each prompt. items, n: answers, and tokens of
+    models: with a draft model. shares: of each prompt. items, n: answers, and tokens of
     each. bound: minimum share of the answers' tokens that must stay the likeliest. The recommended share is
     stored for the role "speed". Raises UsageError for models that cannot do it, and for a suite without long
     prompts."""
@@ -62,7 +63,7 @@ def measure_prefill(
         raise UsageError("shares of a prompt must be between 0 and 1")
     if bound > 1:
         raise UsageError(f"an agreement of {bound:g}: must be at most 1")
-    with load(**given, drafters="none", lossy="prefill=0.5") as llm:
+    with load_options(replace(models, drafting=PLAIN, quality=Quality("prefill=0.5"))) as llm:
         target, draft = llm.target, llm.draft
         assert isinstance(target, SelectsPromptTokens)
         assert isinstance(draft, ShowsAttention)  # else `load` refused it

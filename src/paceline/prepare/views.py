@@ -5,16 +5,17 @@ Each is scored by the share of tokens of the model's text that it predicts, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from paceline.backends.views import ModelView, SearchesViews, evenly_spaced_view
-from paceline.loading import load
+from paceline.loading import load_options
 from paceline.prepare.variants import ANSWERS, Begin, Text, generate_answers, short_items
 from paceline.profiling.pass_costs import costs_of
+from paceline.settings import PLAIN, LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy.cost_model import PassCosts
@@ -145,16 +146,17 @@ def hidden_state_views(
 
 
 def search_views(
-    given: Mapping[str, Any], begin: Begin, *, blocks: int, tries: int, items: int, n: int, suite: str
+    models: LoadOptions, begin: Begin, *, blocks: int, tries: int, items: int, n: int, suite: str
 ) -> dict[str, Any]:
     """Search for a view, store it, and return a record for `paceline views search --json`.
 
-    given: arguments of `load`. A KeyboardInterrupt in phase VIEWS ends the search with the views tried so
+    models: the model to search. A KeyboardInterrupt in phase VIEWS ends the search with the views tried so
     far, if any. blocks ... suite: see the command's options.
     tried: all views in order. best, speed: of the best one, on other texts. Raises UsageError or ModelError.
     """
     suite_items = short_items(suite, 2 * items)
-    with load(**given, drafters="none", sessions=max(1, len(suite_items))) as llm:
+    engine = replace(models.engine, sessions=max(1, len(suite_items)))
+    with load_options(replace(models, drafting=PLAIN, engine=engine)) as llm:
         whole: Any = llm.target
         if not isinstance(whole, SearchesViews):
             raise UsageError(

@@ -10,10 +10,12 @@ from paceline.report.bench import NOT_MEASURED, number
 from paceline.report.models import abbreviate_home
 from paceline.report.table import Block, size
 from paceline.speculative.printable import printable
+from paceline.system.terminal import wrapped
 
 Record = Mapping[str, Any]
 
 MAPPABLE = "mappable"
+INDENT = 9  # of a line's continuation
 MIN_SPEEDUP = 1.05  # from which a second model is worth its memory
 
 
@@ -33,8 +35,17 @@ def write(record: Record, file: IO[str]) -> None:
         for row in record["downloads"]:
             file.write("".join(f"{line}\n" for line in download(row)))
     file.write("\n")
+    write_kinds(record["kinds"], file)
+    file.write("\n")
     for line in [*notes(record), advice(record)]:
         file.write(f"{line}\n")
+
+
+def write_kinds(rows: Sequence[Record], file: IO[str]) -> None:
+    """Write which kinds of drafts fit a target, and the reason for each that does not (fits.what_fits)."""
+    lines = ["fits     " + ", ".join(row["kind"] for row in rows if not row["reason"])]
+    lines += [f"not      {row['kind']}: {row['reason']}" for row in rows if row["reason"]]
+    file.writelines(wrapped(line, file, INDENT) + "\n" for line in lines)
 
 
 def table(rows: Sequence[Record]) -> Block:

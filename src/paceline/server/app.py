@@ -262,7 +262,7 @@ async def events(
         while not outputs.over:
             output = await outputs.next()
             if output is None:
-                yield ": still at it\n\n"
+                yield ": keep-alive\n\n"
                 continue
             for chunk in builder.chunks(*output):
                 yield chunk_event(chunk)

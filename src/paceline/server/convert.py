@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from paceline.api import LLM
-from paceline.config import validate_drafting
 from paceline.server.schemas import ChatRequest, CompletionRequest, ResponseFormat, SamplingRequest
 from paceline.server.service import ServerLimits
+from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
@@ -42,12 +42,8 @@ def from_completion(
     llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str = ""
 ) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
-    prompts: list[Any] = [request.prompt]
-    if isinstance(request.prompt, list):
-        if not request.prompt:
-            raise UsageError("prompt: the list is empty; give at least one prompt")
-        if not isinstance(request.prompt[0], int):
-            prompts = list(request.prompt)
+    given: Any = request.prompt
+    prompts = [given] if isinstance(given, str) or not given or isinstance(given[0], int) else given
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
     grammar = response_grammar(request.response_format)
@@ -112,9 +108,9 @@ def _requests(
     visible_control_tokens: Mapping[int, bytes] = MappingProxyType({}),
 ) -> list[GenerationRequest]:
     sampling = to_sampling(request, limits.sampling)
-    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
-    if "" in stops or len(stops) > MAX_STOPS:
-        raise UsageError(f"stop: up to {MAX_STOPS} texts, none of them empty")
+    stops = typed.text_list("stop", request.stop or ())
+    if len(stops) > MAX_STOPS:
+        raise UsageError(f"stop: up to {MAX_STOPS} texts")
     if grammar is not None:
         llm.target.token_trie  # noqa: B018  # takes a second; UsageError for a model without an end of text
     seed = request.seed
@@ -149,12 +145,8 @@ def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Samp
     values["top_k"] = max(0, request.top_k)
     if not request.temperature:
         values["typical_p"] = 1.0
-    values["logit_bias"] = bias = {}
-    for token, value in (request.logit_bias or {}).items():
-        if not (token.isascii() and token.isdecimal() and len(token) < 10):
-            raise UsageError(f"logit_bias: {token!r} is no token id; /tokenize tells the ids of a text")
-        bias[int(token)] = value
-    return validate_drafting(Sampling, values)
+    values["logit_bias"] = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
+    return Sampling(**values)
 
 
 def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:

@@ -44,6 +44,8 @@ def validation_message(error: Mapping[str, Any]) -> str:
         return "this server knows no such field; leave it out"
     if kind == "none_required":
         return "this is not supported here; leave it out"
+    if kind == "string_pattern_mismatch":  # schemas.TokenId
+        return "this is no token id; /tokenize tells the ids of a text"
     if kind == "literal_error":
         given = truncated(repr(error["input"]), 60)
         return f"{given} is not supported here: use {error['ctx']['expected']}"

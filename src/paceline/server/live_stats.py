@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
 from typing import Any
 
 from paceline.api import LLM
@@ -18,15 +17,15 @@ POLICY_INTERVAL_SECONDS = 0.5  # between two queries of the policy
 class LiveStats:
     """Figures that the engine's thread updates; any thread may call `state`."""
 
-    def __init__(self, llm: LLM, clock: Callable[[], float]) -> None:
-        self._llm, self._clock = llm, clock
-        self._start = clock()
+    def __init__(self, llm: LLM) -> None:
+        self._llm, self._clock = llm, llm.engine.clock
+        self._start = self._clock()
         self._passes: deque[tuple[float, int]] = deque(maxlen=WINDOW_STEPS)  # the seconds and tokens of each
         self._last_pass = -IDLE_SECONDS  # time at which the last pass ended
         self._steps: deque[Step] = deque(maxlen=WINDOW_STEPS)
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
-        self._decision, self._policy_time = "Nothing has been asked yet.", -POLICY_INTERVAL_SECONDS
+        self._decision, self._policy_time = "No requests yet.", -POLICY_INTERVAL_SECONDS
         self._plain: float | None = None
         self._plain_each: float | None = None  # of one request
 
@@ -43,7 +42,7 @@ class LiveStats:
         if now - self._policy_time < POLICY_INTERVAL_SECONDS:
             return
         self._policy_time = now
-        costs = getattr(self._llm.policy, "costs", None)
+        costs = self._llm.policy.costs
         if costs is not None and running:  # the throughput of plain decoding, by the measured costs
             self._plain = float(running / (costs.target.seconds(running, 256) + running * costs.step))
             self._plain_each = self._plain / running
@@ -52,7 +51,7 @@ class LiveStats:
     def _describe_decision(self) -> str:
         steps = list(self._steps)
         if self._llm.drafting.plain:
-            return "Decoding plainly: no drafter was asked for."
+            return "Plain decoding: no drafter is configured."
         if not steps:
             return self._decision
         tokens, drafted = sum(len(step.tokens) for step in steps), [step for step in steps if step.drafted]

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.loading import load
+from paceline.loading import load_options
 from paceline.server.metrics import prometheus_text
 from paceline.server.security import App
 from paceline.server.settings import ServerSettings, parse_replica_range
-from paceline.speculative.errors import MissingExtraError, UsageError
+from paceline.speculative.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from ray.serve import Application, Deployment
@@ -39,7 +39,7 @@ class Replica:
         from ray import serve
 
         self._name = serve.get_replica_context().replica_id.unique_id
-        self._llm = load(**settings.loading())
+        self._llm = load_options(settings.loading())
         self._service, self._app = settings.server(self._llm, self._name)
         self._app.router.routes.insert(0, Route("/metrics", self._metrics))  # replaces the server's route
 
@@ -132,6 +132,4 @@ def build(args: ServerSettings | dict[str, Any]) -> Application:
 
     Raises pydantic's ValidationError for unusable `args`, UsageError and MissingExtraError."""
     settings = ServerSettings.model_validate(args)
-    if "sessions" in settings.load:
-        raise UsageError("load: sessions: say it beside load, for it is how many requests a replica takes")
     return deployment(settings).bind(settings)

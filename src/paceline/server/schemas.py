@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from paceline.speculative.sampling_settings import Sampling
+from paceline.speculative.validation import settings_of
+
 MAX_FIELDS = 64  # of an object
 MAX_ITEMS = 2048  # of a list
 MAX_CHARACTERS = 1 << 22  # of one text; the whole body has another limit
@@ -23,6 +26,7 @@ Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
+TokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 
@@ -57,6 +61,13 @@ class Strict(BaseModel):
         return {name: value for name, value in given if value is not None or name not in known}
 
 
+def sampler(name: str, **changes: Any) -> Any:
+    """Return a field with the default, range and help of Sampling's field, with changes."""
+    about = settings_of(Sampling)[name]
+    field = {"default": getattr(Sampling, name), "ge": about.low, "le": about.high, "description": about.help}
+    return Field(**field | changes)
+
+
 class Speculative(Strict):
     """The request's drafting, which never changes the answer."""
 
@@ -77,17 +88,17 @@ class SamplingRequest(Strict):
 
     model: Annotated[str, Field(max_length=4096)] = ""
     max_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 1.0
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1, lt=1 << 31, description="0 and -1: off.")] = 0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    typical_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    presence_penalty: Number = 0.0
-    frequency_penalty: Number = 0.0
-    repeat_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    repeat_last_n: Annotated[int, Field(ge=0, lt=1 << 31)] = 64
+    temperature: float = sampler("temperature", default=1.0)
+    top_p: float = sampler("top_p")
+    top_k: int = sampler("top_k", ge=-1, description="Top-k sampling; 0 and -1: off.")
+    min_p: float = sampler("min_p")
+    typical_p: float = sampler("typical_p")
+    presence_penalty: float = sampler("presence_penalty")
+    frequency_penalty: float = sampler("frequency_penalty")
+    repeat_penalty: float = sampler("repeat_penalty")
+    repeat_last_n: int = sampler("repeat_last_n")
     logit_bias: Annotated[
-        dict[str, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
+        dict[TokenId, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
     ] = None
     n: Choices = 1
     seed: Seed | None = None

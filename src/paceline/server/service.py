@@ -12,23 +12,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from time import monotonic
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from paceline.api import LLM
-from paceline.config import validate_drafting
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
+from paceline.settings import make_settings
 from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest
-from paceline.text.grammar import CompiledGrammar, TextGrammar
-from paceline.text.grammar_pool import GrammarPool
+from paceline.text.grammar import CompiledGrammar
 
 PREFILL_CHUNK_TOKENS = 512  # prompt tokens in a pass; it bounds the inter-token latency of other requests
 IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
@@ -68,7 +66,7 @@ class ServerLimits(BaseModel):
     @field_validator("sampling")
     @classmethod
     def _validate_sampling(cls, sampling: dict[str, int | float]) -> dict[str, int | float]:
-        validate_drafting(Sampling, sampling)
+        make_settings(Sampling, sampling)
         return sampling
 
 
@@ -78,26 +76,19 @@ class ServingEngine:
     chunk: the most prompt tokens in one pass."""
 
     def __init__(
-        self,
-        llm: LLM,
-        limits: ServerLimits | None = None,
-        *,
-        chunk: int = PREFILL_CHUNK_TOKENS,
-        clock: Callable[[], float] = monotonic,
+        self, llm: LLM, limits: ServerLimits | None = None, *, chunk: int = PREFILL_CHUNK_TOKENS
     ) -> None:
         self.llm, self.limits = llm, limits or ServerLimits()
-        self.metrics, self.live_stats = Metrics(), LiveStats(llm, clock)
-        self._engine, self._clock = llm.engine, clock
+        self.metrics, self.live_stats = Metrics(), LiveStats(llm)
+        self._engine, self._clock = llm.engine, llm.engine.clock
         self._scheduler = llm.engine.scheduler(chunk)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        target: Any = llm.target  # has a tokenizer if a request has a grammar
-        self._grammars = GrammarPool(lambda: target.token_trie)
         # Guards `_handles` and `_closing`: nothing is submitted after it is set.
         self._lock = threading.Lock()
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
-        self.pass_started = clock()
+        self.pass_started = self._clock()
         self._logged: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
         self._thread.start()
@@ -144,10 +135,7 @@ class ServingEngine:
         block. Raises UsageError for more requests than the limits ever allow, QueueFullError if there is no
         room now, and ClosingError. Any other error is in a request's `finish`."""
         client, n, limits = requests[0].client, len(requests), self.limits
-        handles = [
-            self._engine.handle(request, partial(deliver, at), self._clock)
-            for at, request in enumerate(requests)
-        ]
+        handles = [self._engine.handle(request, partial(deliver, at)) for at, request in enumerate(requests)]
         groups: dict[Any, list[RequestHandle]] = {}
         for handle in handles:
             groups.setdefault(handle.request.grammar, []).append(handle)
@@ -227,7 +215,7 @@ class ServingEngine:
             self.failure = error
         finally:
             self._reject_pending()
-            self._grammars.close()
+            self._engine.grammars.close()
             try:
                 self._scheduler.close()
             except Exception:  # a backend that has failed may fail here, too
@@ -254,23 +242,17 @@ class ServingEngine:
 
     def _accept(self, handles: Sequence[RequestHandle]) -> None:
         """Queue requests of one client with the same grammar, which may have to be compiled first."""
-        grammar, target = handles[0].request.grammar, self._engine.target
-        compiled: CompiledGrammar | Exception | None = None
-        if grammar is not None:
-            try:
-                compiled = target.token_trie.get_cached(grammar)  # type: ignore[attr-defined]  # it has a tokenizer
-            except UsageError as error:  # the vocabulary has no end of text
-                compiled = error
-            if compiled is None:
-                job = self._grammars.submit(
-                    grammar,  # type: ignore[arg-type]  # requests for text have a grammar's source
-                    handles[0].request.client,
-                    lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome)),
-                )
-                for handle in handles:
-                    handle.compiling = job
-                return
-        self._enqueue(handles, compiled)
+        grammar, client = handles[0].grammar, handles[0].request.client
+        if grammar is None:
+            self._enqueue(handles, None)
+            return
+        job = self._engine.grammars.submit(
+            grammar,
+            client,
+            lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome)),
+        )
+        for handle in handles:
+            handle.compiling = job
 
     def _enqueue(self, handles: Sequence[RequestHandle], grammar: CompiledGrammar | Exception | None) -> None:
         """Add the requests to the scheduler's queue, with their compiled grammar."""
@@ -281,8 +263,7 @@ class ServingEngine:
             try:
                 if isinstance(grammar, Exception):
                     raise grammar
-                handle.scheduled.grammar = None if grammar is None else TextGrammar(grammar)
-                self._scheduler.add(handle.scheduled)
+                self._engine.queue(self._scheduler, handle, grammar)
             except Exception as error:
                 self._fail(handle, error)
             else:
@@ -299,34 +280,30 @@ class ServingEngine:
     def _run_pass(self) -> None:
         if self._scheduler.idle:
             return
-        began, n = self._clock(), 0
+        began = self._clock()
         with self._engine.exclusive():
-            steps = self._scheduler.step()
-        for scheduled, step in steps:
-            n += len(step.tokens)
-            self.metrics.step(step)
-            self.live_stats.step(step)
-            handle = self._handles[scheduled]
-            handle.started = handle.started or began
-            output = handle.add_step(step, step.times.total)
+            outputs = self._engine.step(self._scheduler, self._handles)
+        for handle, output in outputs:
+            if output.step is not None:
+                self.metrics.step(output.step)
+                self.live_stats.step(output.step)
             if output.finish is not None:
                 self._finish(handle, output.finish)
-            if step.tokens:
+            if output.tokens or output.finish is not None:
                 handle.deliver(output)
-        for handle in self._open_handles():
-            if handle.scheduled.is_over:
-                self._fail(handle, handle.scheduled.error or ClosingError("the request was aborted"))
-        self.live_stats.on_pass(self._clock() - began, n, self.running)
+        n_tokens = sum(len(output.tokens) for _, output in outputs)
+        self.live_stats.on_pass(self._clock() - began, n_tokens, self.running)
 
     def _cancel(self, handle: RequestHandle, error: Exception | None) -> None:
         if handle.scheduled not in self._handles:
             return
         with self._engine.exclusive():
             self._scheduler.cancel(handle.scheduled)
+            self._engine.wake()
         job = handle.compiling
         handle.compiling = None
         if job is not None and not any(open_handle.compiling is job for open_handle in self._open_handles()):
-            self._grammars.cancel(job)
+            self._engine.grammars.cancel(job)
         if error is None:
             self._finish(handle, handle.finish_request())
         else:
@@ -334,16 +311,16 @@ class ServingEngine:
 
     def _fail(self, handle: RequestHandle, error: Exception) -> None:
         """End a request with an error. Outputs that were delivered stay valid."""
-        if not isinstance(error, UsageError | ClosingError | TooSlowError) and error is not self._logged:
-            self._logged = error  # the same for all requests of a pass that failed
-            log.error("the model has failed at a request", exc_info=error)
         finish = handle.finish_request(error)
         self._finish(handle, finish)
         handle.deliver(StepOutput(finish=finish))
 
     def _finish(self, handle: RequestHandle, finish: Finish) -> None:
+        error = finish.error
+        expected = error is None or isinstance(error, UsageError | ClosingError | TooSlowError)
+        if not expected and error is not self._logged:
+            self._logged = error  # the same for all requests of a pass that failed
+            log.error("the model has failed at a request", exc_info=error)
         with self._lock:
             del self._handles[handle.scheduled]
         self.metrics.end(finish)
-        if finish.reason is not None:
-            self._engine.remember(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from paceline.models.resolve import default_name
 from paceline.server import app, listen
 from paceline.server.security import SecurityRules
 from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
+from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 
 
@@ -27,7 +29,7 @@ class ServerSettings(ServerLimits):
     num_cpus, num_gpus: resources that each replica reserves; by default it has a thread for each CPU.
     release: any text. A change of it replaces the replicas when the application is deployed again."""
 
-    load: dict[str, Any] = Field(default_factory=dict)
+    load: LoadOptions = LoadOptions()
     alias: list[str] = Field(default_factory=list)
     api_key: list[str] = Field(default_factory=list)
     api_key_file: Path | None = None
@@ -45,6 +47,17 @@ class ServerSettings(ServerLimits):
     release: str = ""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # YAML reads 4 as a number
+
+    @field_validator("load", mode="before")
+    @classmethod
+    def _read_load(cls, given: LoadOptions | Mapping[str, Any]) -> LoadOptions:
+        if isinstance(given, LoadOptions):
+            return given
+        if "sessions" in given:
+            raise UsageError(
+                "load: sessions: say it beside load, for it is how many requests a replica takes"
+            )
+        return LoadOptions.of(**given)
 
     @field_validator("replicas")
     @classmethod
@@ -65,15 +78,15 @@ class ServerSettings(ServerLimits):
         """Return the engine of a loaded model, and its ASGI application. replica: name in responses."""
         listen.configure_logging(self.log_json, self.quiet)
         service = ServingEngine(llm, self, chunk=self.chunk)
-        names = self.alias or [default_name(str(self.loading()["target"]))]
+        names = self.alias or [default_name(str(self.loading().target))]
         return service, app.create(service, names, replace(self.rules(), replica=replica))
 
-    def loading(self) -> dict[str, Any]:
-        """Return a replica's arguments of `load`."""
-        given = {"target": "zoo:smollm2", **self.load, "sessions": self.sessions}
-        if given.get("threads") is None and self.num_cpus >= 1:
-            given["threads"] = int(self.num_cpus)
-        return given
+    def loading(self) -> LoadOptions:
+        """Return a replica's options of `load`."""
+        engine = replace(self.load.engine, sessions=self.sessions)
+        if engine.threads is None and self.num_cpus >= 1:
+            engine = replace(engine, threads=int(self.num_cpus))
+        return replace(self.load, target=self.load.target or "zoo:smollm2", engine=engine)
 
 
 def parse_replica_range(replicas: str) -> tuple[int, int]:

@@ -6,19 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from paceline.speculative import sampling
-from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import NO_FEATURES, Features
 from paceline.speculative.sampling import Logits, Mask, Sampling, TokenDistribution
 
 
 def row_index(row: int, rows: range, is_last: bool = True) -> int:
     """Return the index of `row` among the computed rows.
-    is_last: false once the target has run another forward.
-    Raises ContractError for a row outside `rows`, or once the rows are overwritten."""
-    if not is_last:
-        raise ContractError("this output was overwritten by the target's next forward")
-    if row not in rows:
-        raise ContractError(f"row {row} is not among those this forward computed")
+    is_last: false once the target has run another forward."""
+    assert is_last, "this output was overwritten by the target's next forward"
+    assert row in rows, f"row {row} is not among those this forward computed"
     return row - rows.start
 
 

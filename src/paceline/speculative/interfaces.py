@@ -86,7 +86,7 @@ NO_FEATURES = Features()
 
 class ForwardOutput(Protocol):
     """The output of one forward for one session, valid until the target's next forward.
-    Methods raise ContractError for a row that was not computed or is no longer valid."""
+    Methods fail for a row that was not computed or is no longer valid."""
 
     @property
     def computed(self) -> int:
@@ -271,6 +271,14 @@ class DrafterState(Protocol):
         """Record one step. A drafter of hidden states also gets the prompt, as steps without tokens."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class PrefillingState(DrafterState, Protocol):
+    """The state of a request in a draft model, which may have tokens to prefill before it drafts."""
+
+    def pending_prefill(self) -> int:
+        """Return the number of these tokens."""
 
 
 @runtime_checkable

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from paceline.speculative import validation as typed
 from paceline.speculative.errors import ContextError, UsageError
 from paceline.speculative.grammar_pruning import SafeGrammar
 from paceline.speculative.interfaces import (
@@ -24,7 +23,7 @@ from paceline.speculative.interfaces import (
 from paceline.speculative.rng import GumbelNoise, SeededRng
 from paceline.speculative.sampling import Rng, Sampling
 from paceline.speculative.stats import Stats, Step, StopReason
-from paceline.speculative.validation import invalid
+from paceline.speculative.validation import invalid, setting, validate_fields
 
 MAX_FUSED_PREFILL = 32  # pending tokens that are computed in one pass with the first draft
 
@@ -60,14 +59,14 @@ class GenerationRequest:
     visible_control_tokens: bytes of control tokens that are part of the text."""
 
     prompt: Sequence[int]
-    max_tokens: int = 256
+    max_tokens: int = setting(256, "Most tokens to generate.", 1)
     sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 0
+    seed: int = setting(0, "Seed of the sampler.", 0)
     stop: tuple[str, ...] = ()
     should_stop: Callable[[int], bool] | None = None
     ignore_eos: bool = False
     grammar: GrammarSpec | None = None
-    logprobs: int | None = None
+    logprobs: int | None = setting(None, "Report the likeliest tokens.", 0)
     n_draft: int = UNLIMITED
     drafters: frozenset[str] | None = None
     client: str = ""
@@ -77,21 +76,11 @@ class GenerationRequest:
     visible_control_tokens: Mapping[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "seed", "n_draft"):
-            object.__setattr__(self, name, typed.integer(name, getattr(self, name)))
-        object.__setattr__(self, "stop", typed.text_list("stop", self.stop))
-        for name in ("ignore_eos", "remember"):
-            typed.boolean(name, getattr(self, name))
+        validate_fields(self)
         if not self.prompt:
             raise UsageError("the prompt is empty: give at least one token")
-        if self.max_tokens < 1:
-            raise invalid("max_tokens", self.max_tokens, "at least 1")
-        if self.seed < 0:
-            raise invalid("seed", self.seed, "at least 0")
         if "" in self.stop:
             raise UsageError("an empty stop string would stop at once: leave it out")
-        if self.logprobs is not None and typed.integer("logprobs", self.logprobs) < 0:
-            raise invalid("logprobs", self.logprobs, "at least 0")
         if self.grammar is not None and self.ignore_eos:
             raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import LogitsError, UsageError
-from paceline.speculative.validation import invalid, validate_fields
+from paceline.speculative.sampling_settings import Sampling as Sampling
 
 Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
@@ -26,77 +26,6 @@ Mask = NDArray[np.bool_]  # [n_vocab]
 CANDIDATE_MARGIN_LOGITS = (
     8.0  # distance from the largest logit within which the top tokens are looked for first
 )
-MAX_LOGIT = 1e15  # of biases, penalties and temperature: their sum stays far below float32's limit of 3e38
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """The sampler settings of a request.
-    temperature 0 is greedy; top_k 0, typical_p 1, top_p 1, min_p 0 and xtc_probability 0 are off."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    typical_p: float = 1.0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = 64
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        validate_fields(self)
-        _within("temperature", self.temperature, 0.0, MAX_LOGIT)
-        _within("top-k", self.top_k, 0)
-        for name, value in (("typical-p", self.typical_p), ("top-p", self.top_p), ("min-p", self.min_p)):
-            _within(name, value, 0.0, 1.0)
-        _within("XTC probability", self.xtc_probability, 0.0, 1.0)
-        _within("XTC threshold", self.xtc_threshold, 0.0, 1.0)
-        for name, on in (("typical-p", self.typical_p < 1.0), ("XTC", self.xtc_probability > 0.0)):
-            if on and self.greedy:
-                raise UsageError(f"{name} may leave the likeliest token out: it needs a temperature above 0")
-        if not 1.0 / MAX_LOGIT <= self.repeat_penalty <= MAX_LOGIT:
-            wanted = f"above 0 (1 is off), between {1.0 / MAX_LOGIT:g} and {MAX_LOGIT:g}"
-            raise invalid("repeat penalty", self.repeat_penalty, wanted)
-        _within("presence penalty", self.presence_penalty, -MAX_LOGIT, MAX_LOGIT)
-        _within("frequency penalty", self.frequency_penalty, -MAX_LOGIT, MAX_LOGIT)
-        _within("repeat-last-n", self.repeat_last_n, 0)
-        for token, bias in self.logit_bias.items():
-            if token < 0 or not (abs(bias) <= MAX_LOGIT or bias == -math.inf):
-                raise UsageError(
-                    f"logit bias {token}={bias}: needs a token id, and a number between {-MAX_LOGIT:g} and "
-                    f"{MAX_LOGIT:g} (or -inf)"
-                )
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
-    def penalised(self) -> bool:
-        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
-        return self.repeat_last_n > 0 and penalties != (1.0, 0.0, 0.0)
-
-    @property
-    def filtered(self) -> bool:
-        """True if more than the temperature shapes the distribution."""
-        cuts = min(self.typical_p, self.top_p) < 1.0
-        return cuts or self.top_k > 0 or self.min_p > 0.0 or self.xtc_probability > 0.0
-
-    @property
-    def edits_logits(self) -> bool:
-        """True if the likeliest token can differ from the argmax of the model's logits."""
-        return bool(self.logit_bias) or self.penalised
-
-
-def _within(name: str, value: float, low: float, high: float | None = None) -> None:
-    if high is None and value < low:
-        raise invalid(name, value, f"a number of at least {low:g}")
-    if high is not None and not low <= value <= high:
-        raise invalid(name, value, f"between {low:g} and {high:g}")
 
 
 def describe_invalid_logits(largest: float) -> str:

@@ -19,7 +19,6 @@ from paceline.speculative.loop import Clock, advance_requests
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import ActiveRequest, GenerationRequest, start_request
 from paceline.speculative.stats import Step
-from paceline.speculative.validation import invalid
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
@@ -58,8 +57,7 @@ class Scheduler:
         rule: str = "auto",
         clock: Clock = perf_counter,
     ) -> None:
-        if chunk is not None and chunk < 1:
-            raise invalid("chunk", chunk, "at least 1")
+        assert chunk is None or chunk >= 1
         self._target, self._drafter, self._policy = target, drafter, policy
         self._rule, self._clock = rule, clock
         self._chunk = ChunkSize(min(chunk or target.caps.max_prefill_tokens, target.caps.max_prefill_tokens))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from paceline.speculative.errors import ContractError
 from paceline.speculative.sampling import Probabilities
 
 ROOT = -1
@@ -43,14 +42,11 @@ class DraftTree:
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
-        if not (len(self.parents) == len(self.score) == len(self.source) == n):
-            raise ContractError("draft tree: tokens, parents, score and source differ in length")
-        if self.q is not None and len(self.q) != n:
-            raise ContractError("draft tree: q needs one entry a node (None for a deterministic one)")
+        assert len(self.parents) == len(self.score) == len(self.source) == n, "draft tree: lengths differ"
+        assert self.q is None or len(self.q) == n, "draft tree: q needs one entry per node"
         if not self.is_chain:
             for i, parent in enumerate(self.parents):
-                if not ROOT <= parent < i:
-                    raise ContractError(f"draft tree: node {i} has parent {parent}; parents come first")
+                assert ROOT <= parent < i, f"draft tree: node {i} has parent {parent}; parents come first"
         if len(self.reach_probability) != n:
             object.__setattr__(self, "reach_probability", self._paths_product())
 
@@ -94,13 +90,11 @@ class DraftTree:
         return None
 
     def check_path(self, path: Sequence[int]) -> None:
-        """Raise ContractError unless `path` leads down from the root and over no probe."""
+        """Fail unless `path` leads down from the root and over no probe."""
         parent = ROOT
         for node in path:
-            if self.parents[node] != parent:
-                raise ContractError(f"path: node {node} does not follow {parent}")
-            if node in self.probe:
-                raise ContractError(f"path: node {node} is a probe, which is never accepted")
+            assert self.parents[node] == parent, f"path: node {node} does not follow {parent}"
+            assert node not in self.probe, f"path: node {node} is a probe, which is never accepted"
             parent = node
 
     def path_tokens(self, node: int) -> list[int]:

@@ -1,6 +1,7 @@
-"""Type checks of settings: each returns a value of the right type, or raises UsageError with the setting's
-name.
-Bools are not numbers, and numpy scalars become Python numbers. Callers check their own bounds.
+"""Checks of settings: each returns a value of the right type, or raises UsageError with the setting's name.
+
+Bools are not numbers, and numpy scalars become Python numbers. A dataclass declares the range and the help of
+a field by `setting`; `validate_fields` checks it, and the command line and HTTP read it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import operator
 import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from paceline.speculative.printable import printable
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 MAX_NUMBER_CHARACTERS = 24
+MAX_LOGIT = 1e15  # of biases, penalties and temperature: their sum stays far below float32's limit of 3e38
 N = TypeVar("N", int, float)
 
 
@@ -101,16 +103,26 @@ def text_list(name: str, value: Any) -> tuple[str, ...]:
     """Return one string, or several, as a tuple."""
     if isinstance(value, str):
         return (text(name, value),)
-    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
-        raise invalid(name, value, "text, or a list of texts")
-    return tuple(text(name, item) for item in value)
+    return tuple(text(name, item) for item in items(name, value, "text, or a list of texts"))
+
+
+def items(name: str, value: Any, wanted: str = "a list") -> Iterable[Any]:
+    """Return a list, or what else can be iterated, but no text or mapping."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise invalid(name, value, wanted)
+    return value
+
+
+def mapping(name: str, value: Any, wanted: str = "a mapping") -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise invalid(name, value, wanted)
+    return value
 
 
 def logit_biases(name: str, value: Any) -> dict[int, float]:
-    if not isinstance(value, Mapping):
-        raise invalid(name, value, "a mapping from token ids to numbers")
+    biases = mapping(name, value, "a mapping from token ids to numbers")
     return {
-        integer(f"{name}: token", token): number(f"{name} of {token}", bias) for token, bias in value.items()
+        integer(f"{name}: token", token): number(f"{name} of {token}", bias) for token, bias in biases.items()
     }
 
 
@@ -125,8 +137,66 @@ CONVERTERS = {
 }
 
 
+SETTING = "setting"  # the key of a Setting in a field's metadata
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a field of a dataclass of settings, besides its name, type and default.
+
+    help: a line for the command line and the schema of HTTP requests.
+    low, high: the smallest and the largest number; None: any.
+    choices: the allowed texts; empty: any."""
+
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: Collection[str] = ()
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for a value that is not allowed."""
+        if self.choices and value not in self.choices:
+            raise unknown(name, value, self.choices)
+        low, high = self.low, self.high
+        if (low is None or value >= low) and (high is None or value <= high):  # false for NaN
+            return
+        wanted = f"at least {low:,g}" if high is None else f"at most {high:,g}"
+        both = low is not None and high is not None
+        raise invalid(name, value, f"between {low:,g} and {high:,g}" if both else wanted)
+
+
+def setting(
+    default: Any,
+    help: str,  # noqa: A002  # as of an option
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    choices: Collection[str] = (),
+) -> Any:
+    """Return a dataclass field with a Setting. A class as the default makes the default."""
+    about = {SETTING: Setting(help, low, high, choices)}
+    return (
+        field(default_factory=default, metadata=about)
+        if isinstance(default, type)
+        else field(default=default, metadata=about)
+    )
+
+
+def settings_of(kind: Any) -> dict[str, Setting]:
+    """Return the Setting of each field of a dataclass that has one."""
+    return {it.name: it.metadata[SETTING] for it in fields(kind) if SETTING in it.metadata}
+
+
 def validate_fields(settings: Any) -> None:
-    """Convert every field of a frozen dataclass by its annotation."""
-    for field in fields(settings):
-        value = CONVERTERS[field.type](field.name, getattr(settings, field.name))  # type: ignore[index]
-        object.__setattr__(settings, field.name, value)
+    """Convert the fields of a frozen dataclass by their annotations (CONVERTERS), and check their settings.
+
+    Fields of other types are left as they are, and so is None where the annotation ends in "| None"."""
+    for it in fields(settings):
+        assert isinstance(it.type, str), "needs `from __future__ import annotations`"
+        kind, value = it.type.removesuffix(" | None"), getattr(settings, it.name)
+        if kind not in CONVERTERS or (value is None and kind != it.type):
+            continue
+        value = CONVERTERS[kind](it.name, value)
+        if SETTING in it.metadata:
+            it.metadata[SETTING].check(it.name, value)
+        object.__setattr__(settings, it.name, value)

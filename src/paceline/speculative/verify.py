@@ -210,7 +210,6 @@ VERIFICATION_RULES: dict[str, Callable[[TargetRows, Rng], Verdict]] = {
     "recursive": verify_recursive,
     "traversal": verify_traversal,
 }
-CHAIN_ONLY_RULES = frozenset({"token", "block"})
 
 
 def draft_distribution(tree: DraftTree, node: int, size: int) -> Probabilities | None:

@@ -10,11 +10,13 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from paceline import drafter_table
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.validation import did_you_mean
@@ -204,3 +206,37 @@ def _restore_replaced(root: Path) -> None:
             continue
         with suppress(PermissionError):  # another user's
             path.rename(root / match[1])
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Indexes to draft from. caches: n-gram caches of llama.cpp; stores: folders of suffix arrays."""
+
+    caches: tuple[Path, ...] = ()
+    stores: tuple[Path, ...] = ()
+
+    @property
+    def available(self) -> list[str]:
+        """The kinds of indexes, as in the table of drafters."""
+        files = {drafter_table.NGRAMS: self.caches, drafter_table.DATASTORE: self.stores}
+        return [kind for kind in files if files[kind]]
+
+    @classmethod
+    def find(cls, names: Sequence[str | Path], vocab: Vocab | None = None) -> Corpora:
+        """Find corpora by name or folder, and n-gram caches by file.
+
+        Raises UsageError, or VocabError for a corpus of another vocabulary; cache files have none."""
+        caches, stores = list[Path](), list[Path]()
+        for name in names:
+            path = expand_user(name)
+            # A bare name is a corpus, even if the current folder has such a file.
+            if path.is_file() and (path.suffix or str(path) != path.name):
+                caches.append(path)
+                continue
+            corpus = find_corpus(name) if vocab is None else open_corpus(name, vocab)
+            caches += [] if corpus.static is None else [corpus.static]
+            stores += [] if corpus.datastore is None else [corpus.datastore]
+        return cls(tuple(caches), tuple(stores))
+
+
+NO_CORPORA = Corpora()

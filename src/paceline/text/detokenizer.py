@@ -5,8 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 
-from paceline.speculative.errors import UsageError
-
 
 def visible_pieces(piece: Callable[[int], bytes], visible: Mapping[int, bytes]) -> Callable[[int], bytes]:
     """Return `piece` with the text of some control tokens."""
@@ -26,8 +24,7 @@ class Detokenizer:
     """An incremental detokenizer, and the stop check of a request. piece: returns a token's bytes."""
 
     def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
-        if any(not stop for stop in stops):
-            raise UsageError("an empty stop string would stop at once: leave it out")
+        assert all(stops), "a request has no empty stop string"
         self._piece = piece
         self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Mask
 from paceline.text.grammar_source import GrammarSource
 
@@ -211,8 +211,7 @@ class TextGrammar:
 
     def commit(self, tokens: Sequence[int]) -> None:
         for n, token in enumerate(tokens):
-            if not self.mask(tokens[:n])[token]:
-                raise ContractError(f"{self.syntax.name}: token {token} was emitted, which it forbids")
+            assert self.mask(tokens[:n])[token], f"{self.syntax.name} forbids the emitted token {token}"
         if not self._ended:
             end = next((n for n, token in enumerate(tokens) if token in self._trie.eos), None)
             text = tuple(tokens[:end])

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from paceline.speculative.errors import UsageError
 from paceline.speculative.fair_queue import FairQueue
 from paceline.text.grammar import CompiledGrammar, TokenTrie
 from paceline.text.grammar_check import NICENESS, GrammarChecker
@@ -28,7 +29,8 @@ class GrammarJob:
 
 
 class GrammarPool:
-    """A pool of workers that start with the first jobs, one job per client at a time. Close it.
+    """The queue of a model's grammars, with workers that start with the first jobs, one job per client at a
+    time.
 
     trie: returns the model's trie; called in a worker's thread."""
 
@@ -38,15 +40,26 @@ class GrammarPool:
         self._queue: FairQueue[GrammarJob] = FairQueue()
         self._busy: dict[str, tuple[GrammarJob, GrammarChecker]] = {}  # by client
         self._workers: list[tuple[threading.Thread, GrammarChecker]] = []
-        self._closed = False
+        self._closing = False
+
+    def compile(self, syntax: GrammarSource) -> CompiledGrammar:
+        """Compile a grammar, which was checked, in the caller's thread. Raises UsageError."""
+        return self._trie().compile(syntax)
 
     def submit(
         self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
     ) -> GrammarJob:
-        """Queue a grammar. A closed pool ignores it."""
+        """Queue a grammar, or call `done` at once if it is cached. A pool that is closing ignores it."""
         job = GrammarJob(syntax, client, done)
+        try:
+            outcome: CompiledGrammar | UsageError | None = self._trie().get_cached(syntax)
+        except UsageError as error:  # the vocabulary has no end of text
+            outcome = error
+        if outcome is not None:
+            done(outcome)
+            return job
         with self._changed:
-            if not self._closed:
+            if not self._closing:
                 self._queue.add(client, job)
                 if len(self._workers) < min(N_WORKERS, len(self._busy) + len(self._queue)):
                     self._start()
@@ -63,9 +76,9 @@ class GrammarPool:
                 checker.kill()
 
     def close(self) -> None:
-        """Cancel all jobs and end the workers."""
+        """Cancel all jobs and end the workers. Later jobs start new ones."""
         with self._changed:
-            self._closed = True
+            self._closing, self._queue = True, FairQueue()
             for job, _ in self._busy.values():
                 job.cancelled = True
             self._changed.notify_all()
@@ -73,6 +86,7 @@ class GrammarPool:
             checker.kill()
             thread.join()
             checker.close()
+        self._workers, self._closing = [], False
 
     def _start(self) -> None:
         checker = GrammarChecker()
@@ -100,9 +114,9 @@ class GrammarPool:
                 job.done(outcome)
 
     def _next(self, checker: GrammarChecker) -> GrammarJob | None:
-        """Wait for a job of a client that has none running. Return None if the pool is closed."""
+        """Wait for a job of a client that has none running. Return None if the pool is closing."""
         with self._changed:
-            while not self._closed:
+            while not self._closing:
                 try:
                     job = self._queue.pop(but=self._busy)
                 except StopIteration:

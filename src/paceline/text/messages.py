@@ -40,14 +40,11 @@ def parse_messages(prompt: Prompt) -> list[Message]:
     Contents are text, or None beside calls."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]
-    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-        raise typed.invalid("the chat", prompt, "text, or a list of messages with role and content")
     messages, names = list[Message](), dict[str, str]()
-    for number, one in enumerate(prompt):
+    form = "text, or a list of messages with role and content"
+    for number, one in enumerate(typed.items("the chat", prompt, form)):
         where = f"messages[{number}]"
-        if not isinstance(one, Mapping):
-            raise typed.invalid(where, one, "a mapping with role and content")
-        message = _message(where, one)
+        message = _message(where, typed.mapping(where, one, "a mapping with role and content"))
         calls = message.get("tool_calls", [])
         names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
         if message["role"] == "tool" and message.get("tool_call_id") in names:
@@ -93,14 +90,10 @@ def _text(name: str, content: Any) -> str:
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
-    if not isinstance(calls, list | tuple):
-        raise typed.invalid(f"{where}: its tool_calls", calls, "a list")
-    made = []
-    for number, call in enumerate(calls):
+    made, form = [], 'a mapping: {"id": ..., "type": "function", "function": {...}}'
+    for number, call in enumerate(typed.items(f"{where}: its tool_calls", calls)):
         name = f"{where}: tool_calls[{number}]"
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping):
-            raise typed.invalid(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
+        function = typed.mapping(name, typed.mapping(name, call, form).get("function"), form)
         own = {key: copy_json(name, value) for key, value in call.items() if value is not None}
         if "id" in own:
             typed.text(f"{name}: its id", own["id"])
@@ -115,9 +108,8 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
 def _arguments(name: str, arguments: Any) -> Any:
     """Return arguments as a mapping. Text that is no JSON object, as of a truncated answer, is unchanged."""
     if not isinstance(arguments, str):
-        if arguments is not None and not isinstance(arguments, Mapping):
-            raise typed.invalid(name, arguments, "JSON text or a mapping")
-        return copy_json(name, arguments or {})
+        given = {} if arguments is None else arguments
+        return copy_json(name, typed.mapping(name, given, "JSON text or a mapping"))
     try:
         made = json.loads(typed.text(name, arguments) or "{}")
     except (ValueError, RecursionError):
@@ -136,21 +128,17 @@ def parse_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
     """Validate tools in OpenAI's format. Raises UsageError."""
     if tools is None:
         return []
-    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
-        raise typed.invalid("tools", tools, "a list of function descriptions")
     made, names = list[Tool](), set[str]()
-    for number, tool in enumerate(tools):
+    form = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'
+    for number, tool in enumerate(typed.items("tools", tools, "a list of function descriptions")):
         where = f"tools[{number}]"
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or tool.get("type", "function") != "function":
-            wanted = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'
-            raise typed.invalid(where, tool, wanted)
+        kind = typed.mapping(where, tool, form).get("type", "function")
+        function = typed.mapping(where, tool.get("function") if kind == "function" else kind, form)
         name = function_name(f"{where}: its name", function.get("name"))
         if name in names:
             raise UsageError(f"{where}: there is another one named {name}: give it a name of its own")
         names.add(name)
-        if not isinstance(function.get("parameters") or {}, Mapping):
-            raise typed.invalid(f"{where}: its parameters", function["parameters"], "a JSON schema")
+        typed.mapping(f"{where}: its parameters", function.get("parameters") or {}, "a JSON schema")
         fields = {k: copy_json(f"{where}: its {k}", v) for k, v in function.items() if v is not None}
         own = {k: copy_json(f"{where}: its {k}", v) for k, v in tool.items() if k != "function"}
         made.append({"type": "function", **own, "function": fields})
@@ -184,9 +172,7 @@ def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
     name = "chat_template_kwargs"
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise typed.invalid(name, given, "a mapping")
-    made: dict[str, Any] = copy_json(name, given)
+    made: dict[str, Any] = copy_json(name, typed.mapping(name, given))
     if reserved := next((key for key in RESERVED_VARIABLES if key in made), None):
         raise UsageError(f"{name}: {reserved} is not to be set there")
     return made

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.speculative.errors import ModelError
-from paceline.speculative.printable import printable
+from paceline.speculative.printable import truncated
 from paceline.text.messages import Message, Tool
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
@@ -50,20 +50,16 @@ def render(
     Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
     if not template:
         raise ModelError(NO_TEMPLATE)
-    if len(template) > MAX_TEMPLATE:
-        raise ModelError(f"the model's chat template is too long (over {MAX_TEMPLATE:,} characters)")
-    try:
-        given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
-        given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
-        answer = _renderer.call(json.dumps([template, given]).encode())
-    except WorkerEndedError as ended:
-        reason = "runs for too long" if ended.slow else "takes too much memory"
-        raise ModelError(f"the model's chat template {reason}") from None
-    rendered, reason = json.loads(answer)
+    given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
+    given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
+    rendered, reason = None, f"is too long (over {MAX_TEMPLATE:,} characters)"
+    if len(template) <= MAX_TEMPLATE:
+        try:
+            rendered, reason = json.loads(_renderer.call(json.dumps([template, given]).encode()))
+        except WorkerEndedError as ended:
+            reason = "runs for too long" if ended.slow else "takes too much memory"
     if rendered is None:
-        line = printable(reason)
-        short = line if len(line) <= MAX_REASON else line[:MAX_REASON] + " ..."
-        raise ModelError(f"the model's chat template {short}")
+        raise ModelError(f"the model's chat template {truncated(reason, MAX_REASON)}")
     return str(rendered)
 
 

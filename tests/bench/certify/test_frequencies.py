@@ -23,9 +23,9 @@ from paceline.bench.certify.frequencies import (
 )
 from paceline.bench.certify.held import Context, ContextRow, FixedRowsTarget, SamplingSetup, record_rows
 from paceline.bench.certify.sampled import next_step
-from paceline.config import Drafting
 from paceline.drafters import model
 from paceline.drafters.model import ModelDrafter
+from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import start_request
 from paceline.speculative.policy.interface import FixedPolicy

@@ -24,7 +24,6 @@ from paceline.bench.certify.held import (
 )
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -109,15 +108,6 @@ def test_argmax_and_the_likeliest_tokens_are_those_of_the_row(held: FixedRowsTar
         assert out.argmax(row) == int(logits.argmax())
         assert out.features.top_k[row].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
     assert held.forward([(opened(held), TREE)], RequiredOutputs())[0].features.top_k is None
-
-
-def test_commit_needs_a_forward_and_a_path_that_is_one(held: FixedRowsTarget) -> None:
-    session = opened(held)
-    with pytest.raises(ContractError, match="before forward"):
-        session.commit([], 1)
-    rows(held, session, TREE)
-    with pytest.raises(ContractError, match="does not follow"):
-        session.commit([0, 3], 1)
 
 
 FEW = 4

@@ -10,8 +10,8 @@ import pytest
 from paceline.bench.certify import sampled
 from paceline.bench.certify.frequencies import TESTS
 from paceline.bench.certify.sampled import FALSE_ALARM, SampledCheck, check_sampled
-from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
+from paceline.settings import Drafting
 from planted import CHAIN, GREEDY, TREE, V, mistakes, toy_loop
 
 MISTAKES = mistakes(V)

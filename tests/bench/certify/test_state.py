@@ -108,11 +108,10 @@ def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
     close = LlamaSession.close
 
     def claims(session: LlamaSession) -> None:
-        tree, slot, root = session._tree, session._slot, session.tokens[-1:]
-        leaf = len(tree) - 1
-        cached = slot is not None and session._tree_is_cached and leaf >= 0
-        if slot is None or not cached or session._sequence[leaf] == slot.sequence:
+        tree, slot, root = session.tree, session._slot, session.tokens[-1:]
+        if slot is None or not tree or session._sequence[-1] == slot.sequence:
             return close(session)
+        leaf = len(tree) - 1
         said = []
         while leaf != ROOT:
             said.append(tree.tokens[leaf])

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from paceline.backends.recorded import numeric_vocab
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
-from paceline.config import Drafting
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import SeededRng
-from paceline.speculative.sampling import MAX_LOGIT, Sampling, TokenDistribution
+from paceline.speculative.sampling import Sampling, TokenDistribution
 from paceline.speculative.stats import Stats
+from paceline.speculative.validation import MAX_LOGIT
 from paceline.speculative.vocabulary import Vocab
 
 VOCAB = numeric_vocab(300)

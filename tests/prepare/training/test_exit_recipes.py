@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
-from paceline.drafter_factory import draft_source, make, open_head
+from paceline.drafter_factory import make
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.parts import DrafterInputs
+from paceline.drafts import kind_of, open_head
 from paceline.heads.exit_target import ExitTarget
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.features import OnlineFeatures
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
@@ -96,7 +97,7 @@ def test_a_trained_head_drafts_better_and_changes_no_text(kind: str, tmp_path: P
     given = {"epochs": 12, "learning_rate": 2e-2, "exit_layers": (3,)}
     _, before, after = train(target, kind, folder, answers, **given)
     assert after.length > before.length + 0.1
-    assert draft_source(folder) == f"{kind} head"
+    assert kind_of(folder) == f"{kind} head"
     head = open_head(folder, target)
     assert isinstance(head, ExitTarget)
     assert head.exit_layer == 3

@@ -16,13 +16,13 @@ import pytest
 import paceline
 from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
-from paceline.config import Drafting
-from paceline.drafter_factory import open_head
 from paceline.drafters.head import HeadDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafts import open_head
 from paceline.heads.files import read_head, read_safetensors
 from paceline.prepare.training.plan import TrainingPlan, make_plan
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
+from paceline.settings import Drafting
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request

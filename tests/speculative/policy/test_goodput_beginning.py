@@ -113,7 +113,7 @@ class Watched(ModelDrafter):
     read: list[int]
 
     def propose(self, batch: Sequence[tuple[object, Budget]]) -> list[DraftTree]:
-        self.read += [memory.behind() for memory, _ in batch]  # type: ignore[attr-defined]
+        self.read += [memory.pending_prefill() for memory, _ in batch]  # type: ignore[attr-defined]
         return super().propose(batch)  # type: ignore[arg-type]
 
 

@@ -13,8 +13,7 @@ from paceline.backends.common import CachedSession, free_slots
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
 from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
-from paceline.speculative.errors import ContractError
-from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 
 class LlamaSession(CachedSession[SequenceSlot]):
@@ -61,43 +60,39 @@ class LlamaSession(CachedSession[SequenceSlot]):
 
     def plan_prefill(self, n: int, batch: Batch) -> None:
         """Add the next `n` pending tokens to `batch`."""
-        if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
-        self._planned = True
+        self.require_pending(n)
+        self._planned = EMPTY
         slot, main = self.slot, [self.slot.sequence]
         for place in range(len(slot.cached), len(slot.cached) + n):
             batch.add(self._context[place], slot.position(place), main, False)
 
     def drop_other_tree(self, tree: DraftTree | int) -> None:
         """Roll back before pending tokens are counted, unless `tree` grows the last one."""
-        if self._tree_is_cached and (isinstance(tree, int) or not tree.starts_with(self._tree)):
-            self.rollback()
+        if isinstance(tree, int):
+            self.discard_tree()
+        else:
+            self.begin(tree)
 
     def plan(self, tree: DraftTree, batch: Batch) -> int:
         """Add the tokens and nodes that are not cached to `batch`; return the first output's row."""
-        slot = self.slot
-        grows = self._tree_is_cached and tree.starts_with(self._tree)
-        if not grows:
-            self.rollback()
+        first, slot = self.begin(tree), self.slot
         root = len(self._context) - 1
         base = slot.position(root)
-        if (n := self._checkpoint_length(tree, grows)) is not None:
+        if (n := self._checkpoint_length(tree, first)) is not None:
             self._cache.save_checkpoint(slot, n)
-        self._planned = True
+        self._planned = tree
         fresh: dict[int, list[int]] = {}
-        if not grows:
+        if first == 0:
             main = [slot.sequence]
             for place in range(len(slot.cached), root):
                 batch.add(self._context[place], slot.position(place), main, False)
             batch.add(self._context[root], base, main, True)
             fresh[ROOT] = main
-        first = len(self._sequence)
         depths = tree.depths()
-        for node in range(first, len(tree)):
+        for node in range(len(self._sequence), len(tree)):
             fresh[node] = self._assign_sequence(tree, node, fresh, depths, base)
             batch.add(tree.tokens[node], base + depths[node], fresh[node], True)
-        self._tree = tree
-        return first + 1 if grows else 0
+        return first
 
     def _assign_sequence(
         self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
@@ -125,9 +120,9 @@ class LlamaSession(CachedSession[SequenceSlot]):
         self._sequence.append(sequence)
         return [sequence]
 
-    def _commit(self, path: Sequence[int]) -> None:
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Move the root and `path` to the main sequence, and drop all other drafted cells."""
-        slot, tree = self.slot, self._tree
+        slot = self.slot
         base = slot.position(len(self._context))
         if path and self._sequence[path[-1]] != slot.sequence:
             self._cache.move_branch(self._sequence[path[-1]], slot.sequence, base, base + len(path))
@@ -139,7 +134,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
         self._free_branches()
 
     def rollback(self) -> None:
-        if self._slot is not None and self._planned:
+        if self._slot is not None and self._planned is not None:
             self._cache.truncate(self._slot)
             self._free_branches()
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from paceline.backends.common import CachedSession, CacheSlot, free_slots
 from paceline.backends.transformers.loading import openmp_threads
-from paceline.speculative.errors import ContractError
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -121,12 +120,10 @@ class HfSession(CachedSession[HfSlot]):
         self.slot.clear()
 
     def plan_prefill(self, n: int) -> PassInput:
-        """Plan to prefill the next `n` tokens. Raises ContractError if fewer are pending."""
-        if not 0 <= n <= self.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {self.pending_tokens} pending ones")
-        if self._tree_is_cached:
-            self.rollback()
-        self._planned = self.slot.is_ahead = True
+        """Plan to prefill the next `n` tokens."""
+        self.require_pending(n)
+        self.discard_tree()
+        self._planned, self.slot.is_ahead = EMPTY, True
         start = len(self.slot.cached)
         end = start + n
         return PassInput(
@@ -141,36 +138,29 @@ class HfSession(CachedSession[HfSlot]):
 
     def read(self, n: int) -> None:
         super().read(n)
-        self._planned = self.slot.is_ahead = False
+        self._planned, self.slot.is_ahead = None, False
 
     def plan(self, tree: DraftTree) -> PassInput:
         """Plan the pending tokens, the root and the new nodes of `tree`."""
-        grows = self._tree_is_cached and tree.starts_with(self._tree)
-        if not grows:
-            self.rollback()
-        if (n := self._checkpoint_length(tree, grows)) is not None:
+        first = self.begin(tree)
+        if (n := self._checkpoint_length(tree, first)) is not None:
             self.slot.save_checkpoint(n)
-        self._planned = self.slot.is_ahead = True
-        return self._rows(tree, len(self.slot.cached))
+        self._planned, self.slot.is_ahead = tree, True
+        return self._rows(tree, first, len(self.slot.cached))
 
-    def _rows(self, tree: DraftTree, cached: int) -> PassInput:
-        """Return the rows behind the first `cached` tokens."""
-        grows, base = self._tree_is_cached and tree.starts_with(self._tree), len(self._context) - 1
-        if not grows:
-            self._tree = EMPTY
-        known = len(self._tree)
-        start = base + 1 + known if grows else cached
-        tokens = [] if grows else self._context[cached:]
-        positions = [] if grows else self._positions(cached, base + 1)
-        depths = tree.depths()
+    def _rows(self, tree: DraftTree, first: int, cached: int) -> PassInput:
+        """Return the rows of `tree` from `first` on, after those of the first `cached` tokens."""
+        base, known, lead = len(self._context) - 1, max(0, first - 1), 0
+        start, tokens, positions = base + first, list[int](), list[int]()
+        if first == 0:
+            start, lead = cached, base - cached
+            tokens, positions = self._context[cached:], self._positions(cached, base + 1)
         tokens += tree.tokens[known:]
-        positions += [base + self.n_skipped + depth for depth in depths[known:]]
-        self._tree = tree
-        lead = 0 if grows else base - cached
-        return PassInput(tokens, positions, start, base, tree, len(tokens) - lead, known + 1 if grows else 0)
+        positions += [base + self.n_skipped + depth for depth in tree.depths()[known:]]
+        return PassInput(tokens, positions, start, base, tree, len(tokens) - lead, first)
 
-    def _commit(self, path: Sequence[int]) -> None:
-        slot, tree, base = self.slot, self._tree, len(self._context)
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        slot, base = self.slot, len(self._context)
         if list(path) != list(range(len(path))):
             slot.cache.gather([base + node for node in path], base)
         slot.cached.append(self.tokens[-1])
@@ -181,7 +171,7 @@ class HfSession(CachedSession[HfSlot]):
         self._clear_tree()
 
     def rollback(self) -> None:
-        if self._slot is not None and self._planned:
+        if self._slot is not None and self._planned is not None:
             self._slot.trim(len(self._slot.cached))
         self._clear_tree()
 

@@ -65,7 +65,7 @@ from paceline.backends.transformers.view import (
 )
 from paceline.backends.views import ModelView
 from paceline.models.names import model_path
-from paceline.speculative.errors import ContractError, ModelError, UsageError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
@@ -335,15 +335,14 @@ class HfTarget:
     def _prefill(self, session: HfSession, tree: DraftTree | int, want: RequiredOutputs) -> PendingForward:
         """Prefill in chunks, except the last, which is computed with the tree."""
         n = tree if isinstance(tree, int) else session.pending_tokens
-        if not 0 <= n <= session.pending_tokens:
-            raise ContractError(f"{n} tokens to prefill, of {session.pending_tokens} pending ones")
+        session.require_pending(n)
         begin, left, hidden = len(session.slot.cached), n, list[Any]()
-        beside = MAX_PREFILL_TOKENS
+        limit = MAX_PREFILL_TOKENS  # tokens computed together with the tree
         if self._kind.rollback == "restore":
             # A prompt should be in the checkpoint that a draft may return to.
             drafts = isinstance(tree, DraftTree) and len(tree) > 0
-            beside = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
-        while left > beside:
+            limit = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
+        while left > limit:
             part = min(left, MAX_PREFILL_TOKENS)
             due = PendingForward(session, part, session.plan_prefill(part), 0, begin)
             if due.rows.tokens:

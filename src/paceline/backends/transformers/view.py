@@ -17,7 +17,7 @@ import torch
 from paceline.backends.common import common_prefix
 from paceline.backends.transformers.session import HfSession, HfSlot, PassInput
 from paceline.backends.transformers.weights import final_norm_name
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.tree import EMPTY, DraftTree
 
 # What transformers calls the two parts of a layer.
@@ -45,11 +45,8 @@ class ViewSession(HfSession):
     def pending_tokens(self) -> int:
         return max(0, len(self.tokens) - 1 - self.shared) if self.tokens else 0
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        if not self.tokens and not tokens:
-            raise UsageError("the prompt is empty: give at least one token")
-        self._append(tokens)
-        self._clear_tree()
+    def _append(self, tokens: Sequence[int]) -> None:
+        """Note nothing: the cache is that of the whole model."""
 
     def plan_prefill(self, n: int) -> PassInput:
         """Plan nothing: the whole model prefills for the view."""
@@ -59,24 +56,16 @@ class ViewSession(HfSession):
         """Record nothing; see plan_prefill."""
 
     def plan(self, tree: DraftTree) -> PassInput:
-        if not self.tokens:
-            raise ContractError("forward before extend: the session has no root")
-        return self._rows(tree, self.shared)
+        first = self.begin(tree)
+        self._planned = tree
+        return self._rows(tree, first, self.shared)
 
     def mark_computed(self) -> None:
-        self._tree_is_cached = True
+        self.tree = self._planned
 
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if not self._tree_is_cached:
-            raise ContractError("keep before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        self.extend([*(self._tree.tokens[node] for node in path), root])
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None: ...
 
     def rollback(self) -> None:
-        self._clear_tree()
-
-    def close(self) -> None:
-        self._clear_tokens()
         self._clear_tree()
 
 

@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.logit_drift import teacher_forced_logits
-from paceline.speculative.errors import ContractError
+from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import Budget, Caps, Drafter, Features, RequiredOutputs, Session, Target
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session, Target
 from paceline.speculative.sampling import Probabilities, Sampling, filter_top_k, probabilities
+from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import ROOT, DraftTree
-from paceline.speculative.vocabulary import Vocab
 
 Rows = NDArray[np.float32]
 
@@ -48,15 +48,12 @@ class ContextRow:
         return self.at if not after else (self.at + 1 + hash(tuple(after))) % n
 
 
-class FixedRowsTarget:
+class FixedRowsTarget(DelegatingTarget):
     """A target that returns `rows` [n, n_vocab], with the vocabulary and text of `real`."""
 
     def __init__(self, real: Any, rows: Rows, place: ContextRow) -> None:
+        super().__init__(real)
         self.rows, self.place = rows, place
-        self.vocab: Vocab = real.vocab
-        self.origin: str = real.origin
-        self.caps: Caps = real.caps
-        self.text = getattr(real, "text", None)
 
     def row_after(self, after: Sequence[int]) -> Rows:
         out: Rows = self.rows[self.place.row(after, len(self.rows))]
@@ -65,8 +62,6 @@ class FixedRowsTarget:
     def open(self, beside: Session | None = None) -> FixedRowsSession:
         return FixedRowsSession()
 
-    def forget(self) -> None: ...
-
     def close(self) -> None: ...
 
     def forward(
@@ -74,33 +69,19 @@ class FixedRowsTarget:
     ) -> list[FixedRowsOutput]:
         out = []
         for session, tree in batch:
-            if isinstance(tree, int):
-                raise ContractError("recorded rows have no pending prompt tokens")
-            session.tree = tree
+            assert not isinstance(tree, int), "a session of fixed rows has no pending tokens"
+            session.compute_tree(tree)
             out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want))
         return out
 
 
-class FixedRowsSession:
-    pending_tokens = 0
+class FixedRowsSession(TreeSession):
+    """A session whose first `context` tokens are the prompt."""
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.context = 0
-        self.tree: DraftTree | None = None
+    context = 0
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
+    def _append(self, tokens: Sequence[int]) -> None:
         self.context = self.context or len(tokens)
-        self.tree = None
-
-    def commit(self, path: Sequence[int], root: int) -> None:
-        if self.tree is None:
-            raise ContractError("commit before forward: there is no draft to commit")
-        self.tree.check_path(path)
-        self.tokens += [*(self.tree.tokens[node] for node in path), root]
-
-    def close(self) -> None: ...
 
 
 class FixedRowsOutput(LogitsOutput):

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.jsonl import LineError, object_of, raw_lines
-from paceline.config import Drafting
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
+from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import RNG_NAME
 from paceline.speculative.sampling import Sampling

@@ -17,7 +17,7 @@ from paceline.bench.method import PLAIN, Method, parse_all
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.bench.summary import bootstrap_ratios
-from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_policy
+from paceline.drafter_factory import make_drafter, make_policy
 from paceline.engine import InferenceEngine
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs, Target
@@ -26,6 +26,7 @@ from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
+from paceline.storage.corpora import NO_CORPORA, Corpora
 from paceline.system.home import to_stderr
 from paceline.system.identity import file_fingerprint
 

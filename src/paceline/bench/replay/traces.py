@@ -28,6 +28,7 @@ from paceline.bench.replay.recording import FORMAT
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.rng import RNG_NAME, GumbelNoise, SeededRng
 from paceline.speculative.sampling import Sampling
+from paceline.speculative.validation import settings_of
 from paceline.text.interface import Text
 from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
@@ -35,7 +36,6 @@ LINE = "reading"
 REPORTED = 100  # skipped lines reported one by one; a file of another kind has millions
 FINGERPRINT = 64  # letters
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
-NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
     if line.get("draws") != RNG_NAME or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
         return None
     try:
-        sampling = Sampling(**{name: settings[name] for name in NOISE if name in settings})
+        sampling = Sampling(**{name: settings[name] for name in settings_of(Sampling) if name in settings})
     except (TypeError, UsageError):
         return None
     return GumbelNoise.of(sampling, SeededRng(seed))

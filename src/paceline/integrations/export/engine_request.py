@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from paceline.config import Drafting, validate_drafting
+from paceline.settings import Drafting, make_settings
 from paceline.speculative.errors import UsageError
 
 # Settings that other engines have anyway.
@@ -57,7 +57,7 @@ class EngineRequest:
     def drafting(self) -> Drafting:
         """The settings as Drafting. Raises UsageError."""
         n_draft = {"n_draft": self.n_draft} if self.n_draft else {}
-        return validate_drafting(Drafting, {**self.drafting_settings, **n_draft, "drafters": self.drafters})
+        return make_settings(Drafting, {**self.drafting_settings, **n_draft, "drafters": self.drafters})
 
     def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
         """Raise UsageError for a setting that is neither translated nor the engine's default."""

@@ -10,19 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from paceline.config import Drafting, validate_drafting
-from paceline.drafter_factory import NO_CORPORA, Corpora, check_needs, make
+from paceline.drafter_factory import check_needs, make
 from paceline.drafter_table import DATASTORE, DRAFTERS, NGRAMS
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.parts import DrafterInputs
 from paceline.models.headers.header import read_model_facts
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.models.resolve import file_of
+from paceline.settings import Drafting, make_settings
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Target
 from paceline.speculative.validation import validate_fields
 from paceline.speculative.vocabulary import Vocab
+from paceline.storage.corpora import NO_CORPORA, Corpora
 
 SECTION = "paceline"
 AUTO = "auto"
@@ -75,7 +76,7 @@ class Options:
         section = (getattr(vllm_config, "additional_config", None) or {}).get(SECTION, {})
         if not isinstance(section, Mapping):
             raise UsageError(f'--additional-config: "{SECTION}" must hold settings, as {{"p_min": 0.2}}')
-        return validate_drafting(cls, section)
+        return make_settings(cls, section)
 
 
 def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.fits import LLAMA_CPP, TRANSFORMERS, TargetTraits
+
 ATTENTION, HYBRID, RECURRENT = "attention", "hybrid", "recurrent"
 # Architectures without a plain KV cache, by llama.cpp's names (src/llama-arch.cpp of 0.3.36).
 RECURRENT_ARCHS = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
@@ -72,6 +74,16 @@ class ModelFacts:
     @property
     def path(self) -> Path:
         return self.files[0]
+
+    @property
+    def traits(self) -> TargetTraits:
+        """What decides which drafts fit the model (fits.py), for its format's backend."""
+        return TargetTraits(
+            LLAMA_CPP if self.format == "gguf" else TRANSFORMERS,
+            "free" if self.memory == ATTENTION else "restore",
+            is_mixture=0 < self.experts_used < self.experts,
+            is_windowed=self.sliding_window > 0,
+        )
 
 
 def cache_kind(arch: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.speculative.interfaces import Budget
+from paceline.speculative.policy.cost_model import DecodingCosts
 from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
@@ -31,6 +32,10 @@ class DraftPolicy(Protocol):
     def summary(self) -> DraftingSummary | None:
         """Statistics of the decisions so far."""
 
+    @property
+    def costs(self) -> DecodingCosts | None:
+        """The costs of passes, if the policy measures them."""
+
     def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
         """Return a budget for each request. prefill_tokens: prompt tokens of the same pass."""
 
@@ -48,6 +53,7 @@ class FixedPolicy:
 
     learns = False
     summary = None
+    costs = None
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

@@ -1,0 +1,147 @@
+"""What `load` will open: files in place of names, kinds in place of references. Nothing is opened here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.registry import BackendSpec, backend_build, backend_name, resolve_kernels
+from paceline.drafter_factory import check_needs
+from paceline.drafter_table import DRAFT, DRAFTERS, users
+from paceline.drafts import kind_of, open_confidence, require_fit, source_of
+from paceline.fits import LLAMA_CPP, TRANSFORMERS, TargetTraits
+from paceline.hardware.threads import choose_threads
+from paceline.heads.confidence import Confidence
+from paceline.models import zoo
+from paceline.models.headers.plain_file import require_gguf_path
+from paceline.models.resolve import file_of
+from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
+from paceline.speculative.errors import UsageError
+from paceline.storage.corpora import Corpora
+from paceline.storage.variants import load_recommendation
+from paceline.system.home import to_stderr
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """The models, and how they are loaded.
+
+    draft: a file or a view, if there is one. kind: of the draft (fits.py), or "".
+    confidence: scores the draft model's tokens, if one was trained for it.
+    quality: with the recommended choices of the role "speed".
+    settings: of the target, as `open_engine` takes them."""
+
+    options: LoadOptions
+    target: Path
+    draft: Path | None
+    kind: str
+    confidence: Confidence | None
+    quality: Quality
+    settings: Mapping[str, Any]
+
+    @property
+    def selects_prompt_tokens(self) -> bool:
+        return selects_prompt_tokens(self.options, self.kind)
+
+
+def resolve(options: LoadOptions) -> LoadPlan:
+    """Find the files, and check what fits. Raises UsageError, ModelError or MissingExtraError."""
+    target, draft = model_files(options.target, options.draft, options.drafting.drafters)
+    draft, confidence = open_confidence(draft)
+    kind = "" if draft is None else kind_of(draft)
+    check_inputs(options, kind, options.drafting)
+    if draft is not None:
+        require_fit(draft, kind, TargetTraits(backend_name(target)))
+        if kind == DRAFT and backend_name(draft) == LLAMA_CPP:
+            require_gguf_path(draft)
+    settings = engine_settings(options.engine, target)
+    quality = options.quality
+    if quality.role == "speed" and not quality.lossy:
+        quality = Quality(recommended(target, draft if kind == DRAFT else None, settings))
+    settings["experts"] = quality.experts
+    return LoadPlan(options, target, draft, kind, confidence, quality, settings)
+
+
+def selects_prompt_tokens(options: LoadOptions, kind: str) -> bool:
+    """Return whether a draft of this kind may choose the prompt tokens to compute (lossy prefill)."""
+    return kind == DRAFT and bool(options.quality.prefill or options.quality.role == "speed")
+
+
+def model_files(
+    target: PathLike | None, draft: PathLike | None, drafters: Sequence[str]
+) -> tuple[Path, Path | None]:
+    """Return the files of target and draft, by default the embedded ones. Raises UsageError."""
+    found = None if draft is None else file_of(draft)
+    if target is not None:
+        return file_of(target), found
+    return zoo.target_path(), zoo.draft_path() if found is None and users(drafters, DRAFT) else found
+
+
+def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:
+    """Return the settings of a backend, as `open_engine` takes them. Raises UsageError."""
+    backend, gpu_layers = backend_name(target), options.gpu_layers
+    if {options.device, options.dtype, options.attention} != {AUTO} and backend != TRANSFORMERS:
+        raise UsageError(
+            f"{target}: device, dtype and attention (--device, ...) are for transformers models; a "
+            "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
+        )
+    if gpu_layers and not backend_build(target).offload:
+        reason = (
+            f"is for GGUF files; {target} is loaded on a device (device, --device)"
+            if backend == TRANSFORMERS
+            else "the engine was built without a GPU, and all layers stay on the processor; for a GPU "
+            "llama-cpp-python has to be compiled for it"
+        )
+        to_stderr(f"gpu_layers (-ngl) {gpu_layers}: {reason}")
+        gpu_layers = 0
+    return {
+        "threads": choose_threads(options.threads),
+        "gpu_layers": gpu_layers,
+        "flash_attention": options.flash_attention,
+        "cache_type": options.cache_type,
+        "kernels": resolve_kernels(target, options.kernels),
+        "device": options.device,
+        "dtype": options.dtype,
+        "attention": options.attention,
+        "sessions": options.sessions,
+    }
+
+
+def recommended(target: Path, draft: Path | None, settings: Mapping[str, Any]) -> str:
+    """Return the stored lossy choices for the role speed, and print what they change. draft: a model."""
+    models = {"model": BackendSpec(target, settings).identity()["model"]}
+    stored = [load_recommendation("experts", models, to_stderr)]
+    if draft is not None:
+        models = {**models, "draft": BackendSpec(draft, settings).identity()["model"]}
+        stored.append(load_recommendation("prefill", models, to_stderr))
+    chosen = [choice for choice in stored if choice is not None and choice.lossy]
+    for choice in chosen:
+        to_stderr(f"role speed: {choice.lossy} changes what {target} says ({choice.effect})")
+    return ",".join(choice.lossy for choice in chosen)
+
+
+def check_inputs(options: LoadOptions, kind: str, drafting: Drafting) -> None:
+    """Raise UsageError for a drafter without an input that it needs, or an input without a drafter.
+    kind: of the draft (fits.py), or ""."""
+    corpora, source = Corpora.find(options.corpora).available, source_of(kind)
+    check_needs(drafting, [*corpora, source])
+    source = "" if selects_prompt_tokens(options, kind) else source
+    names = ",".join(drafting.drafters)
+    if source and not users(drafting.drafters, source):
+        fitting = [name for name in users(DRAFTERS, source) if name != AUTO]
+        raise UsageError(f"a {source} is given, but the drafters (--draft) {names} have no {fitting[0]!r}")
+    draft_settings = {
+        f"draft_temp {drafting.draft_temp:g}": drafting.draft_temp > 0,
+        f"cross_vocab {drafting.cross_vocab}": drafting.cross_vocab != "off",
+    }
+    for what, is_set in draft_settings.items():
+        if is_set and not source:
+            raise UsageError(f"{what} is for a draft model: give one (draft, -md), or leave it out")
+    if options.remember and not any(row.learns for row in drafting.rows):
+        learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
+        raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
+    if corpora and not drafting.plain and not any(users(drafting.drafters, what) for what in corpora):
+        of_use = " or ".join(name for what in corpora for name in users(DRAFTERS, what) if name != AUTO)
+        raise UsageError(f"a corpus is given, but the drafters (--draft) {names} have no {of_use}")
