@@ -16,7 +16,6 @@ from paceline.backends.llama_cpp.experts import FewerExperts
 from paceline.backends.llama_cpp.extras import PassExtra
 from paceline.backends.llama_cpp.hidden_states import HiddenStates
 from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import unknown
 from paceline.system.forks import ForkGuard
 from paceline.system.identity import file_fingerprint
 
@@ -27,7 +26,7 @@ _with_kernels: Counter[bytes] = Counter()  # open loads by file (kernels.sharing
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaSettings:
-    """Settings of a load. Raises UsageError for values that no model has.
+    """Settings of a load. Raises UsageError for too many sessions.
     threads: of a pass.
     gpu_layers: layers on the GPU. flash_attention: None lets llama.cpp choose.
     cache_type: of keys and values, in binding.CACHE_TYPES.
@@ -50,8 +49,6 @@ class LlamaSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.sessions <= MAX_SESSIONS:
             raise UsageError(f"{self.sessions} sessions: must be between 1 and {MAX_SESSIONS}")
-        if self.cache_type not in binding.CACHE_TYPES:
-            raise unknown("cache type", self.cache_type, binding.CACHE_TYPES)
 
     def of_passes(self) -> dict[str, Any]:
         """Return the settings that pass costs depend on (ModelSetup.settings)."""
