@@ -194,7 +194,7 @@ def test_a_new_context_computes_the_tokens_again(target: Path) -> None:
             rows_of(opened, session, EMPTY)
             session.commit([], token)
         before = rows_of(opened, session, EMPTY)
-        opened._show_hidden_states(1, (1,))
+        opened.renew_context()
         assert session.pending_tokens == len(SPARSE) + 2
         assert np.allclose(rows_of(opened, session, EMPTY), before, atol=2e-2)
         opened.close()  # before the session

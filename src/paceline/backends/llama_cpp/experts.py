@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import check_experts
+from paceline.backends.common import check_experts, describe_experts
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.llama_cpp.extras import PassExtra
+from paceline.backends.views import ModelView
 from paceline.models.headers.header import read_parts
+from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
 OVERRIDE_INT = 0  # LLAMA_KV_OVERRIDE_TYPE_INT
@@ -27,11 +32,37 @@ def expert_counts(path: Path) -> tuple[str, int, int]:
     return key, (used or [0])[0], experts
 
 
-def overrides(cpp: Any, path: Path, experts: int) -> Any:
-    """Return llama.cpp's list of overridden keys. Raises UsageError for a number that cannot be."""
-    key, used, all_experts = expert_counts(path)
-    check_experts(experts, used, all_experts, path)
-    value = cpp.llama_model_kv_override_value(val_i64=experts)
-    override = cpp.llama_model_kv_override(tag=OVERRIDE_INT, key=key.encode(), value=value)
-    made: ctypes.Array[Any] = (cpp.llama_model_kv_override * 2)(override)  # an empty key ends the list
-    return made
+def check_view(
+    view: ModelView, path: Path, counts: Callable[[], tuple[int, int]], *, is_stateful: bool
+) -> None:
+    """Raise UsageError unless the view is the model with fewer experts. counts: see HasExperts."""
+    if not view.experts or replace(view, experts=0) != ModelView():
+        _, used, _ = expert_counts(path)
+        mixture = f"; it has view:experts=N, N below {used}" if used > 1 else ""
+        remedy = "; load it with transformers (-m hf:FILE), or write the part to a file of its own "
+        remedy += "(paceline views materialise)"
+        raise UsageError(
+            f"{VIEW_PREFIX}{view.spec}: llama.cpp cannot leave out layers of {path}{mixture}"
+            + remedy * (not is_stateful)  # nothing else drafts for a recurrent model
+        )
+    view.require_fewer_experts(counts()[0], path)
+
+
+class FewerExperts(PassExtra):
+    """A mixture with another number of experts for each token."""
+
+    def __init__(self, path: Path, experts: int) -> None:
+        self._path, self._experts = path, experts
+
+    @property
+    def modification(self) -> str:
+        return describe_experts(self._experts, expert_counts(self._path)[1])
+
+    def on_load(self, params: Any) -> None:
+        """Override the file's number. Raises UsageError for a number that cannot be."""
+        key, used, all_experts = expert_counts(self._path)
+        check_experts(self._experts, used, all_experts, self._path)
+        cpp = llama_cpp()
+        value = cpp.llama_model_kv_override_value(val_i64=self._experts)
+        override = cpp.llama_model_kv_override(tag=OVERRIDE_INT, key=key.encode(), value=value)
+        params.kv_overrides = (cpp.llama_model_kv_override * 2)(override)  # an empty key ends the list
