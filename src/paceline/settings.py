@@ -49,7 +49,7 @@ class EngineOptions:
     threads: int | None = setting(None, "Threads. Default: one per physical core.")
     gpu_layers: int = setting(0, "Layers of each model on a GPU.")
     flash_attention: bool | None = setting(None, "Flash attention.")
-    cache_type: str = setting("f16", "KV cache.", choices=CACHE_TYPES)
+    cache_type: str = setting("f16", "Type of the KV cache: f32, f16, bf16 or q8_0.", choices=CACHE_TYPES)
     kernels: str = setting(AUTO, "Paceline's kernels: auto or off.", choices=KERNELS)
     device: str = setting(AUTO, "For a transformers model: cpu, cuda, mps or auto.")
     dtype: str = setting(AUTO, "Of its weights: auto, float32, bfloat16 or float16.")

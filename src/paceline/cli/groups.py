@@ -110,11 +110,8 @@ def setting_options(panel: str, kind: Any, *names: str) -> list[inspect.Paramete
     settings, types = settings_of(kind), {it.name: it for it in fields(kind)}
     rows = []
     for name in names or settings:
-        choices, default = tuple(settings[name].choices), types[name].default
-        type_name = str(types[name].type).removesuffix(" | None")
-        hint: Any = Literal[choices] if choices else TYPES[type_name]
-        if default is None or (choices and default not in choices):
-            hint, default = hint | None, None
+        default, type_name = types[name].default, str(types[name].type).removesuffix(" | None")
+        hint: Any = TYPES[type_name] if default is not None else TYPES[type_name] | None
         option_names = OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
         metavar = METAVARS.get(name) or METAVARS[type_name]
         rows.append((name, hint, default, option_names, metavar, settings[name].help))
