@@ -174,7 +174,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
         ("run hi -jf nothing -j {}", "more than one JSON schema"),
         ("run hi --regex a --ignore-eos", "ignore_eos"),
         ("run hi -jf nothing", "cannot be read"),
-        ("run hi --cache-type f64", "--cache-type"),
+        ("run hi --cache-type f64", "cache_type"),
         ("run hi -md nothing.gguf", "nothing.gguf: no such file"),
         ("run hi --record .", "--record"),
         ("run hi --lossy experts=\u0663", "lossy"),
