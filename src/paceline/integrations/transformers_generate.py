@@ -102,12 +102,14 @@ def hf_generate(
 
 def require_supported(config: Any) -> None:
     """Raise UsageError for a feature that Paceline does not have."""
-    for name, usual in (("num_beams", 1), ("num_return_sequences", 1)):
-        if (getattr(config, name, None) or usual) != usual:
-            raise UsageError(f"{name}={getattr(config, name)}: Paceline decodes one text for each prompt")
-    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(config, name, None):
-            raise UsageError(f"{name}: Paceline keeps tokens only; leave it out, or custom_generate")
+    outputs = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    for name, usual in {"num_beams": 1, "num_return_sequences": 1, **dict.fromkeys(outputs, False)}.items():
+        value = getattr(config, name, None) or usual
+        if value != usual:
+            raise UsageError(
+                f"{name}={value}: Paceline decodes one text for each prompt and keeps its tokens only; leave "
+                "it out, or custom_generate"
+            )
 
 
 def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:

@@ -54,9 +54,9 @@ def test_steps_branches_and_tokens_are_set_together() -> None:
     ("asked", "words"),
     [
         ({"drafters": ("suffix", "datastore")}, "takes no drafters from outside, and suffix,datastore would"),
-        ({"corpora": ("mine",)}, "reads no corpora of Paceline's"),
+        ({"corpora": ("mine",)}, "ngram has no counterpart of corpora"),
         ({"draft": HEAD, "drafting_settings": {"width": 2}}, "sets the width and the longest draft together"),
-        ({"draft": DRAFT, "drafting_settings": BLOCK}, "does not verify blocks with standalone"),
+        ({"draft": DRAFT, "drafting_settings": BLOCK}, "standalone has no counterpart of verify block"),
         ({"draft": DRAFT, "drafting_settings": {"cross_vocab": "tli"}}, "no counterpart of cross_vocab tli"),
         ({"extra_args": ("--speculative-accept-threshold-acc", "0.5")}, "is made by Paceline"),
     ],

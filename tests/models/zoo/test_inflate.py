@@ -170,8 +170,8 @@ def rename(fields: Fields, _parts: Parts) -> None:
     ("change", "words"),
     [
         (add_bias, "blk.0.attn_q.bias of 64 weights is missing, or there is no place for it: only"),
-        (lose_embedding, "has no token_embd.weight"),
-        (vary_heads, "has blocks of several kinds (llama.attention.head_count_kv)"),
+        (lose_embedding, "is missing, or there is no place for it"),
+        (vary_heads, "needs one positive llama.attention.head_count_kv"),
         (rename, "is a qwen2 model: only these can be inflated"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),

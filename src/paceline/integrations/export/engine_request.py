@@ -17,6 +17,7 @@ ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "verify": ("auto", "token"),
     "policy": ("fixed", "p_min"),
     "cross_vocab": ("off",),
+    "corpora": ((),),
 }
 
 
@@ -48,9 +49,9 @@ class EngineRequest:
     extra_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.drafting.plain and (self.drafting_settings or self.draft):
+        if self.drafting.plain and (self.drafting_settings or self.draft or self.corpora):
             raise UsageError(
-                "nothing is drafted (none): leave out the draft model and the settings of drafts"
+                "nothing is drafted (none): leave out the draft model, corpora and settings of drafts"
             )
 
     @cached_property
@@ -61,8 +62,8 @@ class EngineRequest:
 
     def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
         """Raise UsageError for a setting that is neither translated nor the engine's default."""
-        for name in self.drafting_settings:
-            value = getattr(self.drafting, name)
+        given = {name: getattr(self.drafting, name) for name in self.drafting_settings}
+        for name, value in {**given, "corpora": self.corpora}.items():
             if name not in translated and value not in ENGINE_DEFAULTS.get(name, ()):
                 raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 

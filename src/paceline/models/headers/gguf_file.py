@@ -218,7 +218,6 @@ def write_gguf(
             for block in part.blocks():
                 file.write(np.ascontiguousarray(block).data)  # tofile() does not report a full disk
                 written += block.nbytes
-            if written != part.size:
-                raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")
+            assert written == part.size, f"{part.name} came out as {written:,} bytes, not {part.size:,}"
             file.write(bytes(-written % alignment))
             tick()

@@ -125,9 +125,6 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
     if model in ("", "no_vocab", "none"):
         return None
     texts, types = header.texts(_TOKENS), header.numbers(_TYPES)
-    count = header.length(_TYPES)
-    if count and not len(texts) <= count <= MAX_STRINGS:
-        raise ModelError(f"{header.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
     special: dict[str, int] = {}
     for word, role in _ROLES.items():
         token = header.numbers(f"tokenizer.ggml.{word}_token_id")

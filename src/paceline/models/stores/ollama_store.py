@@ -102,7 +102,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
         return None
     try:
         layers = _layers(root, manifest, search)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError):
         search.add_note(path, "is damaged; pull it again with Ollama")
         return None
     models = layers.get("model", [])
@@ -124,7 +124,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
     """Return digest and size of the layers of each type; of a list, those of the first manifest with a model.
 
-    Raises ValueError, TypeError, KeyError or AttributeError for a malformed manifest.
+    Raises TypeError, KeyError or AttributeError for a malformed manifest. Sizes may be anything.
     """
     found: dict[str, list[tuple[str, int]]] = {}
     if "manifests" in manifest:
@@ -138,14 +138,12 @@ def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[
                 break
         return found
     for layer in manifest["layers"] or ():
-        kind, digest, size = layer["mediaType"], layer["digest"], layer["size"]
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError("no size")
-        found.setdefault(kind.removeprefix(LAYER), []).append((_hex(digest), size))
+        kind = layer["mediaType"].removeprefix(LAYER)
+        found.setdefault(kind, []).append((_hex(layer["digest"]), layer["size"]))
     return found
 
 
 def _hex(digest: str) -> str:
-    if (match := DIGEST.fullmatch(digest)) is None:
-        raise ValueError("no digest")
-    return match[1].lower()
+    """Return the hash, in lower case; empty for anything else, which no blob is named by."""
+    match = DIGEST.fullmatch(digest)
+    return match[1].lower() if match else ""

@@ -190,30 +190,29 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     Raises UsageError with the choices if no model or several match, or if a part is missing.
     """
     models = variants(names)
-    if not models:
-        raise UsageError(
-            f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF, or "
-            "a draft head's (config.json and weights, without a tokenizer)"
-        )
     for label in (name,) if name else DEFAULT_QUANTISATIONS:
         if (matching := matching_variants(models, label)) or name:
             break
     else:
         matching = models
-    if len(matching) != 1:
+    if len(matching) == 1 and not matching[0].missing:
+        return matching[0].files
+    if not models:
+        problem = "has no model as a GGUF file; look for a repository whose name ends in -GGUF, or "
+        problem += "a draft head's (config.json and weights, without a tokenizer)"
+    elif len(matching) == 1:
+        problem = (
+            f"{matching[0].missing} of the parts of {matching[0].label} are missing; nothing can load it"
+        )
+    else:
         labels = [model.label for model in matching or models]
         # Models of the same quantisation are distinguished by file name.
         ambiguous = len(set(labels)) < len(labels)
         choices = [m.files[0] for m in matching] if matching and ambiguous else list(dict.fromkeys(labels))
         listed = ", ".join(choices[:24]) + (f" and {len(choices) - 24} more" if len(choices) > 24 else "")
         problem = f"which one of {listed}?" if matching else f"has no {name}; there is {listed}."
-        raise UsageError(f"{where}: {problem} Name it after a colon, as in hf.co/{where}:{choices[0]}")
-    model = matching[0]
-    if model.missing:
-        raise UsageError(
-            f"{where}: {model.missing} of the parts of {model.label} are missing; nothing can load it"
-        )
-    return model.files
+        problem += f" Name it after a colon, as in hf.co/{where}:{choices[0]}"
+    raise UsageError(f"{where}: {problem}")
 
 
 def head_files(names: Iterable[str]) -> tuple[str, ...]:
