@@ -67,9 +67,7 @@ def physical_cores() -> int:
 
 def logical_cores() -> int:
     """Return the processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(cores.allowed_here() or ()) or os.cpu_count() or 1
 
 
 def choose_threads(request: int | None) -> int:

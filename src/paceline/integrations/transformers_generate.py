@@ -218,10 +218,9 @@ def pad_output(input_ids: Any, texts: Sequence[Sequence[int]], config: Any) -> A
     """Return prompts and texts, padded on the right."""
     import torch
 
-    longest = max(map(len, texts))
-    pad = config.pad_token_id
-    padded = [[*text, *[0 if pad is None else int(pad)] * (longest - len(text))] for text in texts]
-    new = torch.tensor(padded, dtype=input_ids.dtype, device=input_ids.device).reshape(len(texts), longest)
+    rows = [torch.tensor(text, dtype=input_ids.dtype, device=input_ids.device) for text in texts]
+    pad = 0 if config.pad_token_id is None else int(config.pad_token_id)
+    new = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
     sequences = torch.cat((input_ids, new), dim=1)
     if not config.return_dict_in_generate:
         return sequences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.models import zoo
@@ -87,10 +88,9 @@ def _zoo_file(name: str) -> LocalFile:
     size = path.stat().st_size
     if wheel is None:
         return LocalFile(path, size)
-    try:
+    found = ""
+    with suppress(OSError):
         found = sha256_of(path)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
     if found != wheel.sha256:
         raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {wheel.reinstall}")
     return LocalFile(path, size, found, hash_verified=True)

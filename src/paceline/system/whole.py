@@ -30,7 +30,8 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
             if before is not None and not private:
                 part.chmod(before)
             yield part
-            _fsync(part)
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())  # a complete name must not outlive its bytes
             _publish(part, target, new=new)
     except OSError as error:
         if _is_own_error(error):
@@ -100,15 +101,6 @@ def _is_own_error(error: OSError) -> bool:
     if error.errno is None or isinstance(error, BrokenPipeError):
         return False
     return error.filename is None or NAME.fullmatch(Path(os.fsdecode(error.filename)).name) is not None
-
-
-def _fsync(part: Path) -> None:
-    """Flush to the disk: a complete name must not outlive its bytes."""
-    handle = os.open(part, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _publish(part: Path, target: Path, *, new: bool) -> None:

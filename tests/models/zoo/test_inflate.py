@@ -96,17 +96,6 @@ def test_recurrent_layers_and_experts_are_widened_too(tmp_path: Path, arch: str)
     assert abs(choose_layout(layout, wanted).parameters / wanted - 1) < 0.05
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    def stop(done: float) -> None:
-        if done > 0.2:
-            raise error
-
-    with pytest.raises(error):
-        inflate(target_path(), tmp_path / "model.gguf", 20_000_000, progress=stop)
-    assert not list(tmp_path.iterdir())
-
-
 Fields = dict[str, bytes]
 Parts = dict[str, TensorToWrite]
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
@@ -87,9 +86,8 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
     """Return the headers of all parts in order. tokens: with the vocabulary. Raises ModelError."""
 
     def keep(key: str, count: int) -> bool:
-        if tokens and key in (_TOKENS, _TYPES):
-            return count <= MAX_STRINGS
-        return count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
+        per_layer = count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
+        return per_layer or (tokens and key in (_TOKENS, _TYPES))
 
     header = read_header(path, keep)
     count = header.number("split.count")

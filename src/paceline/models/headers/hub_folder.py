@@ -123,10 +123,11 @@ def _config(folder: Path) -> dict[str, Any]:
         if exists(folder / "config.json"):
             return read_json(folder / "config.json")
         files = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 1000))
+        found = next((repr(name) for name in files if name.lower().endswith(".gguf")), "a model's folder")
+        problem = f"is a folder without config.json: name a GGUF file, such as {found}"
     except OSError as error:
-        raise ModelError(f"{folder}: {os_error_reason(error)}") from error
-    found = next((repr(name) for name in files if name.lower().endswith(".gguf")), "a model's folder")
-    raise ModelError(f"{folder}: is a folder without config.json: name a GGUF file, such as {found}")
+        problem = os_error_reason(error)
+    raise ModelError(f"{folder}: {problem}")
 
 
 def _word(config: Json, key: str) -> str:

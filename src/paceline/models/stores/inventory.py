@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -172,17 +172,15 @@ def _no_model(facts: ModelFacts) -> str:
 
 def _facts_of(path: Path) -> ModelFacts:
     """Return the facts from the headers, or from the cache if no file has changed. Raises ModelError."""
-
-    def dump(facts: ModelFacts) -> dict[str, Any]:
-        return asdict(facts) | {"files": [str(file) for file in facts.files]}
-
-    def load(data: dict[str, Any]) -> ModelFacts:
-        return ModelFacts(**data | {"files": tuple(map(Path, data["files"]))})
+    from pydantic import TypeAdapter
 
     read_anew = partial(read_model_facts, path, tokens=False)
+    record: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else split_part_paths(path)
-        return cached("facts", files, read_anew, dump, load)
+        dump = partial(record.dump_python, mode="json")
+        found: ModelFacts = cached("facts", files, read_anew, dump, record.validate_python)
+        return found
     except OSError:  # a part is missing, or cannot be looked at
         return read_anew()
 

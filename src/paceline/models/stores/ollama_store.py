@@ -72,11 +72,8 @@ def find_ollama_model(reference: Reference) -> LocalFile:
         first = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
         if first and (file := weights(store, first, reference.ollama, search)) is not None:
             return file
-    if search.notes:
-        raise UsageError("; ".join(search.notes))
-    raise UsageError(
-        f"{reference} is not in Ollama's store on this machine: `ollama pull {reference.ollama}`"
-    )
+    missing = f"{reference} is not in Ollama's store on this machine: `ollama pull {reference.ollama}`"
+    raise UsageError("; ".join(search.notes) or missing)
 
 
 def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> Iterator[Path]:

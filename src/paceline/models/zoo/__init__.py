@@ -72,11 +72,10 @@ def draft_path() -> Path:
 
 def row(name: str) -> ZooEntry:
     """Return the entry of this name. Raises UsageError if there is none."""
-    for entry in ZOO_ENTRIES:
-        if entry.name == name:
-            return entry
-    names = ", ".join(entry.name for entry in ZOO_ENTRIES)
-    raise UsageError(f"the zoo has no {name!r}: choose from {names}")
+    entries = {entry.name: entry for entry in ZOO_ENTRIES}
+    if name not in entries:
+        raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(entries)}")
+    return entries[name]
 
 
 def path(name: str) -> Path:
@@ -113,6 +112,5 @@ def records() -> list[dict[str, Any]]:
 
 def installed_real_models() -> dict[str, Path]:
     """Return the installed models that are no toys, by the names a user types."""
-    real = {entry.name for entry in ZOO_ENTRIES if not entry.toy}
-    here = [record for record in records() if record["path"] and record["name"] in real]
+    here = [record for record in records() if record["path"] and not row(record["name"]).toy]
     return {f"zoo:{record['name']}": Path(record["path"]) for record in here}
