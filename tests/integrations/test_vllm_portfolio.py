@@ -129,7 +129,7 @@ def test_requests_that_ended_are_forgotten() -> None:
         runner.batch[-1].said = len(runner.batch[-1].answer)
         runner.leave()
     runner.step()
-    assert len(portfolio._requests) == len(runner.batch) == 0
+    assert len(portfolio._requests._by_ending) == len(runner.batch) == 0
 
 
 def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 from paceline.system import scratch
 from paceline.system.scratch import NAME, remove_leftovers, scratch_file, scratch_folder
 

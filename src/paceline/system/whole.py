@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +24,15 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
     """
     target = Path(os.path.realpath(path))
     try:
-        before = _mode(target)
+        before = None
+        with suppress(FileNotFoundError):
+            before = target.stat().st_mode
+        if before is not None and not stat.S_ISREG(before):
+            raise OSError(errno.EINVAL, "is no regular file", str(target))
         usual = before is None and not private
         with scratch_file(target.parent, USUAL if usual else PRIVATE) as part:
             if before is not None and not private:
-                part.chmod(before)
+                part.chmod(stat.S_IMODE(before) & 0o777)
             yield part
             with part.open("rb+") as file:
                 os.fsync(file.fileno())  # a complete name must not outlive its bytes
@@ -83,17 +87,6 @@ def write_output(out: Path, *, force: bool) -> Iterator[Path]:
 def private_file(path: Path) -> BinaryIO:
     """Open `path` for writing, readable by the user only. Raises OSError."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, PRIVATE))
-
-
-def _mode(target: Path) -> int | None:
-    """Return the permissions of a file; None without one."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "is no regular file", str(target))
-    return stat.S_IMODE(mode) & 0o777
 
 
 def _is_own_error(error: OSError) -> bool:

@@ -70,8 +70,3 @@ def test_gguf_files_are_both_or_none(tmp_path: Path) -> None:
     words = command("sglang", EngineRequest(str(target), draft=str(draft)))
     assert (words[3], words[-1]) == (str(target), str(draft))
     refused("both must be GGUF files, or none", str(target), draft=DRAFT)
-
-
-def test_what_sglang_is_told_beside_drafting_goes_in() -> None:
-    asked = {"n_ctx": 4096, "port": 9000, "api_key": "k", "extra_args": ("--tp", "2")}
-    assert made(drafters=("none",), **asked) == "--context-length 4096 --port 9000 --api-key k --tp 2"

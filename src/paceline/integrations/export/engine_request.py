@@ -17,7 +17,7 @@ ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "verify": ("auto", "token"),
     "policy": ("fixed", "p_min"),
     "cross_vocab": ("off",),
-    "corpora": ((),),
+    "corpora": ("",),
 }
 
 
@@ -63,7 +63,7 @@ class EngineRequest:
     def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
         """Raise UsageError for a setting that is neither translated nor the engine's default."""
         given = {name: getattr(self.drafting, name) for name in self.drafting_settings}
-        for name, value in {**given, "corpora": self.corpora}.items():
+        for name, value in {**given, "corpora": ",".join(self.corpora)}.items():
             if name not in translated and value not in ENGINE_DEFAULTS.get(name, ()):
                 raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 

@@ -55,9 +55,6 @@ class RequestTracker:
         self._open, self._patience, self._step = opener, patience, 0
         self._by_ending: dict[TextSuffix, list[TrackedRequest]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._by_ending.values()))
-
     def begin(self) -> None:
         """Begin a step of the batch."""
         self._step += 1

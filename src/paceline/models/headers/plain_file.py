@@ -60,9 +60,9 @@ def read_text(path: Path, limit: int) -> str:
     """Read a text file. Raises ModelError for more than `limit` bytes and for invalid UTF-8."""
     try:
         with open_regular_file(path) as file:
-            text = file.read(limit).decode("utf-8-sig")
-            if not file.read(1):
-                return text
+            content = file.read(limit + 1)
+        if len(content) <= limit:
+            return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: {os_error_reason(error)}") from error
     raise ModelError(f"{path}: has more than {limit >> 20} MiB, which such a file does not need")
