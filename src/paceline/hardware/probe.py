@@ -70,8 +70,7 @@ class Hardware:
     """The hardware of a machine; None means unknown.
 
     offload: True if the engine can use a GPU. read_errors: a line for each error.
-    kernels: Paceline's kernels for the engine, or why there are none.
-    """
+    kernels: Paceline's kernels for the engine, or why there are none."""
 
     system: str
     processor: str
@@ -108,8 +107,7 @@ def probe(
 ) -> Hardware:
     """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
 
-    engine: llama.cpp's description of its build.
-    """
+    engine: llama.cpp's description of its build."""
     here = files is None
     files = files or SystemFiles()
     system = platform.system() if here else "Linux"

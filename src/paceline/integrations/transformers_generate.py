@@ -53,8 +53,7 @@ def hf_generate(
     draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22").
     drafting: other fields of Drafting.
     stream_to: the streamer, which transformers does not pass on.
-    stop_tokenizer: the tokenizer of `stop_strings`, likewise.
-    """
+    stop_tokenizer: the tokenizer of `stop_strings`, likewise."""
     import torch
 
     require_supported(generation_config)

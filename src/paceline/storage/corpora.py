@@ -51,8 +51,7 @@ class Manifest:
     """The description of a corpus.
 
     model: file name of the tokenizer's model. n_vocab, fingerprint: of its vocabulary.
-    skipped: files and lines left out, by reason. created: UTC, ISO 8601. paceline: the version that built it.
-    """
+    skipped: files and lines left out, by reason. created: UTC, ISO 8601. paceline: the version."""
 
     name: str
     kinds: tuple[str, ...]
@@ -139,8 +138,7 @@ def names() -> list[str]:
 def find_corpus(name_or_path: str | Path) -> Corpus:
     """Find a corpus by its name, or by its folder's path if the text has a separator.
 
-    Raises UsageError if there is none, ModelError for a damaged or newer one.
-    """
+    Raises UsageError if there is none, ModelError for a damaged or newer one."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
         folder, known, there = expand_user(name_or_path), [], "give the name of a corpus, or its folder"

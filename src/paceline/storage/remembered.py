@@ -41,8 +41,7 @@ class HistoryInfo:
 class AnswerHistory:
     """A project's past outputs in one vocabulary; several processes may use it at once.
 
-    warn: called once if an output cannot be written; later outputs are dropped then.
-    """
+    warn: called once if an output cannot be written; later outputs are dropped then."""
 
     def __init__(self, path: Path, project: Path, vocab: Vocab, warn: Warn) -> None:
         self.path, self.project = path, project

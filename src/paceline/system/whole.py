@@ -20,8 +20,7 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
     """Make an empty file, which is renamed to `path` at the end, or removed on errors. Links are followed.
 
     private: readable by the user only, from the first byte on; by default by the umask, or like the replaced
-    file. new: raise OSError if the name is taken by then. Raises OSError, which names `path`.
-    """
+    file. new: raise OSError if the name is taken by then. Raises OSError, which names `path`."""
     target = Path(os.path.realpath(path))
     try:
         before = None
@@ -71,8 +70,7 @@ def check_output(out: Path, *sources: Path, force: bool) -> None:
 def write_output(out: Path, *, force: bool) -> Iterator[Path]:
     """Write a file that the user named, atomically.
 
-    Raises PacelineError if another process has made it meanwhile, or if it cannot be written.
-    """
+    Raises PacelineError if another process has made it meanwhile, or if it cannot be written."""
     try:
         with atomic_write(out, new=not force) as part:
             yield part

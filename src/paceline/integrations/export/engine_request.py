@@ -32,8 +32,7 @@ class EngineRequest:
     name: the model's name in requests.
     corpora: names or folders of Paceline's corpora.
     drafting_settings: other fields of Drafting.
-    extra_args: further arguments of the engine ("--tensor-parallel-size", "2").
-    """
+    extra_args: further arguments of the engine ("--tensor-parallel-size", "2")."""
 
     model: str
     draft: str = ""
@@ -73,8 +72,7 @@ class EngineRequest:
         Raises UsageError for an extra argument that Paceline sets.
 
         context: the engine's flag for the context length.
-        taken: prefixes of further flags that Paceline sets.
-        """
+        taken: prefixes of further flags that Paceline sets."""
         flags = {
             "--model": "",  # set elsewhere in the command
             "--model-path": "",

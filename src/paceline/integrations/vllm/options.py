@@ -41,8 +41,7 @@ class Options:
     (989 TFLOP/s over 3.35 TB/s, two operations a weight of two bytes).
     learn: draft from the texts of ended requests. The speed of a draft can reveal that another client got the
     same text, which is a timing side channel.
-    ngram_min, ngram_max: see Drafting.
-    """
+    ngram_min, ngram_max: see Drafting."""
 
     drafters: tuple[str, ...] = (AUTO,)
     corpora: tuple[str, ...] = ()

@@ -25,8 +25,7 @@ class KnownPair:
 
     targets, excluded: patterns of the target's family or name, in lower case.
     least: the target's minimum parameters. draft: a reference for `paceline pull`. largest: draft parameters.
-    caveat, source: may be empty.
-    """
+    caveat, source: may be empty."""
 
     targets: Sequence[str]
     excluded: Sequence[str]

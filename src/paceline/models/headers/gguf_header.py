@@ -81,8 +81,7 @@ class GGUFHeader:
     """A header. spans: start and end of each raw field. data: offset of the weights. size: file size.
 
     The methods return a value of the metadata, or a default if it is absent. They raise ModelError for a
-    value of another type.
-    """
+    value of another type."""
 
     path: Path
     metadata: Mapping[str, Value]
@@ -135,8 +134,7 @@ def _is_natural(value: int | np.ndarray[Any, Any] | SkippedArray) -> bool:
 def read_header(path: Path, keep: Callable[[str, int], bool] = lambda _key, _count: True) -> GGUFHeader:
     """Read a header in bounded time and memory. keep: decides by key and length whether an array is read.
 
-    Raises ModelError for a file that is no GGUF file or is damaged.
-    """
+    Raises ModelError for a file that is no GGUF file or is damaged."""
     with open_regular_file(path) as file:
         try:
             size = file.seek(0, 2)

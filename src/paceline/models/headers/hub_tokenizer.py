@@ -68,8 +68,7 @@ class TokenizerFile:
 def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     """Read a folder's tokenizer. config: config.json, the text model's part first.
 
-    Raises ModelError for a missing or damaged tokenizer.json.
-    """
+    Raises ModelError for a missing or damaged tokenizer.json."""
     path = folder / "tokenizer.json"
     if not exists(path):
         raise ModelError(
@@ -157,8 +156,7 @@ def _tokens(
 def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) -> dict[str, int]:
     """Return special ids by role: by text in tokenizer_config.json, else by id in config.json.
 
-    Like the converter, ignore lists of ids and generation_config.json.
-    """
+    Like the converter, ignore lists of ids and generation_config.json."""
     found: dict[str, int] = {}
     for role in _ROLES:
         entry = settings.get(f"{role}_token")

@@ -89,8 +89,7 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
     """Return all files of a model after downloading what is missing; partial downloads are resumed.
 
     watch: called after every chunk; its exceptions end the download.
-    Raises UsageError, ModelError or PacelineError.
-    """
+    Raises UsageError, ModelError or PacelineError."""
     if offline or hub_cache.env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         return hub_cache.find_cached(reference)
     name = reference.name

@@ -92,8 +92,7 @@ def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
     """Put a link to a blob, or a copy of it, into a snapshot, replacing what has that name.
 
     new: no other link leads to the blob, so it may be moved if links are impossible.
-    Raises ModelError if the snapshot leads out of the cache.
-    """
+    Raises ModelError if the snapshot leads out of the cache."""
     pointer.parent.mkdir(parents=True, exist_ok=True)
     if not _real(pointer.parent).is_relative_to(_real(folder)):
         raise ModelError(f"{pointer.parent}: leads out of the cache; delete it, and try again")
@@ -124,8 +123,7 @@ def stated_sha256(path: Path) -> str:
 def find_cached(reference: Reference) -> list[LocalFile]:
     """Return the cached files of a model or a draft head: of the current revision, else of an older one.
 
-    Raises UsageError if no revision is complete.
-    """
+    Raises UsageError if no revision is complete."""
     folder = repo_folder(reference.name)
     started = any((folder / "blobs").glob("*.incomplete"))
     for snapshot in _snapshots(folder):

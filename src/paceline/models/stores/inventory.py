@@ -50,8 +50,7 @@ DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draf
 class InstalledModel:
     """An installed model. Copies of a file are one model: a copy must not become its draft.
 
-    reference: the name a user types. store: where it was found first. also: further references.
-    """
+    reference: the name a user types. store: where it was found first. also: further references."""
 
     facts: ModelFacts
     store: str
@@ -86,8 +85,7 @@ def list_models(
 ) -> Inventory:
     """Find all models in the stores of other programs, in `folders` and in PACELINE_MODELS.
 
-    Unusable files become notes, never errors. own: the zoo's files by reference.
-    """
+    Unusable files become notes, never errors. own: the zoo's files by reference."""
     search = FolderSearch()
     stores = store_folders(environ)
     given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]

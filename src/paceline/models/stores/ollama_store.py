@@ -61,8 +61,7 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
 def find_ollama_model(reference: Reference) -> LocalFile:
     """Return the weights of a model from the first Ollama store that has them.
 
-    Raises UsageError if no store has them completely.
-    """
+    Raises UsageError if no store has them completely."""
     search = FolderSearch()
     host, namespace, model = reference.name.split("/")
     hosts = [host, *(other for other in USUAL_HOSTS if host in USUAL_HOSTS and other != host)]
@@ -87,8 +86,7 @@ def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> It
 def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFile | None:
     """Return the weights file of the manifest at `path`; None, and a note, without one.
 
-    name: as in `ollama list`.
-    """
+    name: as in `ollama list`."""
     reference = f"ollama:{name}"
     # Each of these may be a link to another disk.
     inside = [os.path.realpath(top) for top in (root, root / "blobs", *(root / name for name in MANIFESTS))]
@@ -121,8 +119,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
     """Return digest and size of the layers of each type; of a list, those of the first manifest with a model.
 
-    Raises TypeError, KeyError or AttributeError for a malformed manifest. Sizes may be anything.
-    """
+    Raises TypeError, KeyError or AttributeError for a malformed manifest. Sizes may be anything."""
     found: dict[str, list[tuple[str, int]]] = {}
     if "manifests" in manifest:
         for entry in manifest["manifests"][:MAX_MANIFESTS]:

@@ -63,8 +63,7 @@ class Reference:
 
     kind: PATH, OLLAMA, HUB or ZOO.
     name: the path; Ollama's host/namespace/name; USER/REPO; or a name of the zoo.
-    tag: Ollama's tag; a repository's quantisation or file name, empty for the default.
-    """
+    tag: Ollama's tag; a repository's quantisation or file name, empty for the default."""
 
     kind: str
     name: str
@@ -90,8 +89,7 @@ class LocalFile:
 
     sha256: as its store states it; empty if unknown.
     downloaded_bytes: received by this call. hash_verified: True if this call verified sha256.
-    note: what its user should know.
-    """
+    note: what its user should know."""
 
     path: Path
     size: int
@@ -187,8 +185,7 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     """Return the files of one model in a repository, in order; several if the model was split.
 
     name: a quantisation or file name; empty for Q4_K_M, else Q8_0, else the only model.
-    Raises UsageError with the choices if no model or several match, or if a part is missing.
-    """
+    Raises UsageError with the choices if no model or several match, or if a part is missing."""
     models = variants(names)
     for label in (name,) if name else DEFAULT_QUANTISATIONS:
         if (matching := matching_variants(models, label)) or name:

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.speculative.errors import UsageError
 
+REINSTALL = "--force-reinstall"
 MODELS = Path(__file__).parent / "models"  # the shipped files
 
 
@@ -20,23 +21,16 @@ class Wheel:
     size: int
     sha256: str
 
-    @property
-    def install(self) -> str:
-        """Return the install command."""
-        return f"pip install --no-deps {self.package}=={self.version}"
-
-    @property
-    def reinstall(self) -> str:
-        """Return the command that replaces a damaged file."""
-        return f"pip install --force-reinstall --no-deps {self.package}=={self.version}"
+    def pip_command(self, *options: str) -> str:
+        """Return the command that installs it; REINSTALL replaces a damaged file."""
+        return " ".join(("pip install", *options, f"--no-deps {self.package}=={self.version}"))
 
 
 @dataclass(frozen=True)
 class ZooEntry:
     """A model of the zoo.
 
-    name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests.
-    """
+    name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests."""
 
     name: str
     file: str
@@ -85,11 +79,11 @@ def path(name: str) -> Path:
     entry = row(name)
     remedy, file = "install Paceline again", MODELS / entry.file
     if entry.wheel:
-        remedy = entry.wheel.reinstall
+        remedy = entry.wheel.pip_command(REINSTALL)
         try:  # the package is not imported
             file = Path(str(distribution(entry.wheel.package).locate_file(entry.file)))
         except PackageNotFoundError:
-            remedy = entry.wheel.install
+            remedy = entry.wheel.pip_command()
     if not file.is_file():
         raise UsageError(f"zoo:{name} is not on this machine: {remedy}")
     return file

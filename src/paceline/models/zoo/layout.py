@@ -214,8 +214,7 @@ def read_layout(file: GGUFFile) -> Layout:
 def choose_layout(source: Layout, parameters: int) -> Layout:
     """Return the layout of usual proportions nearest to `parameters` weights that contains `source`.
 
-    Raises UsageError if none comes within 5%.
-    """
+    Raises UsageError if none comes within 5%."""
     proportion = source.feed_forward / source.width if source.arch != "llama" else USUAL_FEED_FORWARD
     best: tuple[float, Layout] | None = None
     period = len(source.recurrent)

@@ -31,8 +31,7 @@ def shorten(
     """Write `out` with the given layers of `source` and all other tensors unchanged. Return the file's bytes.
 
     tick: called after each tensor; its exceptions end the work. `out` appears only when it is complete.
-    Raises UsageError (layers, existing file), ModelError (unsuitable source) and PacelineError.
-    """
+    Raises UsageError (layers, existing file), ModelError (unsuitable source) and PacelineError."""
     check_output(out, source, force=force)
     file = GGUFFile(source)
     n = layer_count(file)
