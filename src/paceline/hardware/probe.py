@@ -18,27 +18,14 @@ from paceline.system.identity import cpu_name
 CPUINFO = "/proc/cpuinfo"
 # Instruction sets for matrix products by llama.cpp's names, with their flags in /proc/cpuinfo.
 X86 = {
-    "AVX": "avx",
-    "AVX2": "avx2",
-    "F16C": "f16c",
-    "FMA": "fma",
-    "BMI2": "bmi2",
-    "AVX_VNNI": "avx_vnni",
-    "AVX512": "avx512f",
-    "AVX512_VBMI": "avx512vbmi",
-    "AVX512_VNNI": "avx512_vnni",
-    "AVX512_BF16": "avx512_bf16",
-    "AMX_INT8": "amx_int8",
-}
+    "AVX": "avx", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma", "BMI2": "bmi2", "AVX_VNNI": "avx_vnni",
+    "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8",
+}  # fmt: skip
 ARM = {
-    "NEON": "asimd",
-    "ARM_FMA": "asimd",
-    "FP16_VA": "asimdhp",
-    "DOTPROD": "asimddp",
-    "MATMUL_INT8": "i8mm",
-    "SVE": "sve",
-    "SME": "sme",
-}
+    "NEON": "asimd", "ARM_FMA": "asimd", "FP16_VA": "asimdhp", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm",
+    "SVE": "sve", "SME": "sme",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,8 @@ def run_lock(folder: Path) -> Iterator[None]:
                 f"{folder}: is in use by {process}: wait until that ends, or name another folder"
             ) from error
         except OSError as error:
-            raise PacelineError(
-                f"{folder}: cannot be written ({error.strerror}); name another folder"
-            ) from error
+            why = f"{folder}: cannot be written ({error.strerror}); name another folder"
+            raise PacelineError(why) from error
         stack.callback(holder.unlink, missing_ok=True)
         yield
 

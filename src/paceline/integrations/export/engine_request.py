@@ -49,9 +49,7 @@ class EngineRequest:
 
     def __post_init__(self) -> None:
         if self.drafting.plain and (self.drafting_settings or self.draft or self.corpora):
-            raise UsageError(
-                "nothing is drafted (none): leave out the draft model, corpora and settings of drafts"
-            )
+            raise UsageError("nothing is drafted (none): leave out draft model, corpora and draft settings")
 
     @cached_property
     def drafting(self) -> Drafting:

@@ -75,7 +75,8 @@ class Options:
 def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     """Make the drafters. model: vLLM's ModelConfig. Raises UsageError, VocabError or ModelError."""
     n_vocab, corpora = int(model.get_vocab_size()), NO_CORPORA
-    vocab = Vocab(n_vocab, "", None, frozenset(), False, False, token_id_bytes, token_id_bytes)
+    digits = b"%d".__mod__
+    vocab = Vocab(n_vocab, "", None, frozenset(), False, False, text=digits, piece=digits)
     if options.corpora:
         vocab = load_vocabulary(str(model.tokenizer or model.model))
         corpora = Corpora.find(options.corpora, vocab)
@@ -98,7 +99,3 @@ def load_vocabulary(name: str) -> Vocab:
     if facts.tokenizer is None:
         raise ModelError(f"{name}: has no tokenizer that corpora can be compared with: leave them out")
     return make_vocab(facts.tokenizer)
-
-
-def token_id_bytes(token: int) -> bytes:
-    return b"%d" % token

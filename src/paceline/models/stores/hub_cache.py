@@ -53,11 +53,9 @@ def repo_folder(name: str) -> Path:
 
 def current_revision(folder: Path) -> str:
     """Return the current revision of a repository's folder; empty if unknown."""
-    try:
-        with (folder / "refs" / "main").open("rb") as file:
-            return file.read(100).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
+    with suppress(OSError), (folder / "refs" / "main").open("rb") as file:
+        return file.read(100).decode("ascii", "replace").strip()
+    return ""
 
 
 def is_repository_file(folder: Path, path: Path) -> bool:
@@ -145,9 +143,8 @@ def folder_in_cache(reference: Reference) -> Path:
     for folder in _snapshots(repo_folder(reference.name)):
         if (folder / "config.json").is_file():
             return folder
-    raise UsageError(
-        f"hf:{reference.name}: is not in the hub's cache on this machine: hf download {reference.name}"
-    )
+    name = reference.name
+    raise UsageError(f"hf:{name}: is not in the hub's cache on this machine: hf download {name}")
 
 
 def _file_names(folder: Path, snapshot: Path) -> list[str]:

@@ -159,12 +159,10 @@ def _no_model(facts: ModelFacts) -> str:
         return "is a projector for pictures or sound, no model"
     if facts.arch in DRAFT_HEADS:
         return f"is a draft head ({facts.arch}), no model"
-    if facts.n_layers == 0 and facts.format == "hf":
-        return "is no language model"
+    if facts.format == "hf":
+        return "is no language model" if not facts.n_layers else "" if facts.size else "has no weights here"
     if facts.n_layers == 0:
         return "is an adapter or another part of a model, no model"
-    if facts.format == "hf":
-        return "" if facts.size else "has no weights here"
     return "" if facts.parameters else "is a vocabulary only: it has no weights"
 
 

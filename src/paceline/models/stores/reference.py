@@ -127,10 +127,8 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
     elif text.count("/") == 1:
         reference = _hub(text)
     if reference is None:
-        short = text if len(text) <= 100 else f"{text[:100]}..."
-        raise UsageError(
-            f"{short}: no such file{similar_files(Path(text))}, and no name of a model: give {FORMS}"
-        )
+        short, near = text if len(text) <= 100 else f"{text[:100]}...", similar_files(Path(text))
+        raise UsageError(f"{short}: no such file{near}, and no name of a model: give {FORMS}")
     return reference
 
 
