@@ -71,8 +71,6 @@ def head_config(path: Path) -> HeadConfig | None:
         if any(path.glob("tokenizer*")):  # a model, whose backend may read more
             return None
         raise ModelError(f"{path}: {CONFIG} is damaged ({error}): fetch or train it again") from error
-    if not isinstance(data, dict):
-        return None
     is_model = any(path.glob("tokenizer*")) and HEAD_KEYS.isdisjoint(data)
     try:
         with prefix_errors(path):
