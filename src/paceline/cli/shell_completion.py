@@ -49,7 +49,7 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     "--cache-type": _names("settings", "CACHE_TYPES"),
     "--kernels": _names("settings", "KERNELS"),
     "--role": _names("settings", "ROLES"),
-    "--dtype": _names("backends.transformers.loading", "DTYPES"),
+    "--dtype": _names("settings", "DTYPES"),
     "--task": _names("doctor.draft_advice", "TASKS"),
     "--engine": _names("integrations.export", "ENGINES"),
 }

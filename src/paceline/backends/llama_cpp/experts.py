@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.backends.common import check_experts, describe_experts
 from paceline.backends.llama_cpp.binding import llama_cpp
 from paceline.backends.llama_cpp.extras import PassExtra
-from paceline.backends.views import ModelView
 from paceline.models.headers.header import read_parts
-from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
 OVERRIDE_INT = 0  # LLAMA_KV_OVERRIDE_TYPE_INT
@@ -30,22 +26,6 @@ def expert_counts(path: Path) -> tuple[str, int, int]:
         reason = "has a number for each layer" if used else "is missing"
         raise UsageError(f"{path}: {key} {reason}; its keys of experts are {found}")
     return key, (used or [0])[0], experts
-
-
-def check_view(
-    view: ModelView, path: Path, counts: Callable[[], tuple[int, int]], *, is_stateful: bool
-) -> None:
-    """Raise UsageError unless the view is the model with fewer experts. counts: see HasExperts."""
-    if not view.experts or replace(view, experts=0) != ModelView():
-        _, used, _ = expert_counts(path)
-        mixture = f"; it has view:experts=N, N below {used}" if used > 1 else ""
-        remedy = "; load it with transformers (-m hf:FILE), or write the part to a file of its own "
-        remedy += "(paceline views materialise)"
-        raise UsageError(
-            f"{VIEW_PREFIX}{view.spec}: llama.cpp cannot leave out layers of {path}{mixture}"
-            + remedy * (not is_stateful)  # nothing else drafts for a recurrent model
-        )
-    view.require_fewer_experts(counts()[0], path)
 
 
 class FewerExperts(PassExtra):

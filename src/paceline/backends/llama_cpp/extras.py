@@ -1,27 +1,32 @@
 """The extension point of this backend: what a pass can do besides computing logits.
 
-A `PassExtra` is one such ability. A target has a list of them, chosen once when the model is opened
-(`LlamaSettings.extras`); an extra that adds rows stands before those that read rows. Target, cache, session,
-pass and batch know this class only. An extra overrides the hooks that it needs:
+A `PassExtra` is one such ability. `LlamaSettings.extras` chooses those of a target, a caller may add some,
+and `FilledPasses` comes first if rows turn out to depend on their pass. Target, cache, session, pass and
+batch know this class only. An extra overrides what it needs:
 
 | when | hook |
 |---|---|
-| the weights are loaded | `on_load(params)`, and `limit(caps)` once the model is known |
-| a context is made | `on_context(params)`, then `attach(target)`; `detach()` before the context is freed |
-| a forward begins | `joins(layers)`: whether the extra takes part; if so, `prepare(target, sessions)` |
+| the weights are loaded, unless they are shared | `on_load(params)` |
+| a context is made | `on_context(params)`, then `attach(target)` |
+| cache and context are ready | `limit(caps)`; `exact` and `equal_rows` are measured afterwards |
+| before the context is freed | `detach()`, also without `attach`; frees nothing in a forked process |
+| a forward begins | `joins(layers)`: does it take part? If so `needs_all_outputs`, then `prepare` |
 | llama_decode runs | `around_pass(batch, layers)`, for each pass of the forward, prefill included |
 
-Extras that do not join cost nothing more. Hidden states travel as `Features`: the pass cuts the array of
-`around_pass` into the rows of each session and joins the rows of a prompt that took several passes.
+Extras that do not join cost nothing more, and sparse prompts are computed without any. Hidden states travel
+as `Features`: the pass cuts the array of `around_pass` into the rows of each session and joins the rows of a
+prompt that took several passes. Extras that show layers stand in ascending order of these layers.
 
-A further kind of draft fits into one file. Multi-token prediction (MTP), heads in the target's own file,
-would be a `PassExtra` with a context of its own:
+A further kind of draft needs one file here, besides the drafter with its row in the table, a field of
+`LlamaSettings` and a protocol in `backends/interface.py` by which the drafter finds it; the files named above
+stay as they are. Multi-token prediction (MTP), heads in the target's own file, would be a `PassExtra` with a
+context of its own:
 
 - `on_load` sets `params.load_mtp`; `layers` is `range(n + 1, n + 2)` for a model with n layers, so that the
   extra joins exactly the passes of which the drafter requires `RequiredOutputs(layers=(n + 1,))`.
 - The first `prepare` calls `llama_set_embeddings_nextn(context, True, False)` and makes the second context
-  (`ctx_type` MTP, `ctx_other` the target's). `detach` frees it, and `attach` makes it again if it was in use:
-  `target.renew_context()` of another extra replaces the context it depends on.
+  (`ctx_type` MTP, `ctx_other` the target's). `detach` frees it. `attach` makes it again if it was in use:
+  another extra's `target.renew_context()` replaces the context that it depends on.
 - `around_pass` yields an array [rows, 1, width] and fills it from `llama_get_embeddings_nextn` after the
   pass: one row per token of the batch, in the order of the batch, for all sessions and prefilled tokens.
 - Its cache holds accepted tokens only. As with every head, the drafter's state gets each step's path with
@@ -29,8 +34,6 @@ would be a `PassExtra` with a context of its own:
   after `propose`, and `close` frees the sequence. `Features.start` tells where a reused prefix ends. So the
   head follows commits, rollbacks and closes without hooks in sessions. A head that reads the target's cells
   (Gemma 4) finds their sequence in the session that `Drafter.open` gets (`session.slot.sequence`).
-- A field of `LlamaSettings` chooses the extra; `open_engine`'s module finds it in `target.extras` for the
-  drafter.
 """
 
 from __future__ import annotations

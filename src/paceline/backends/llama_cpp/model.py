@@ -62,6 +62,8 @@ class LlamaSettings:
 
 PASS_SETTINGS = {field.name: field.default for field in fields(LlamaSettings)}
 del PASS_SETTINGS["n_ctx"], PASS_SETTINGS["sessions"]
+# In the keys of stored costs always; others only if they are set, so that a new field keeps old keys.
+KEYED = ("threads", "gpu_layers", "flash_attention", "cache_type", "exact_rows", "kernels")
 
 
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
         "model": model,
         "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
         "engine": f"llama-cpp-python {version('llama-cpp-python')}",
-        **{name: value for name, value in given.items() if name != "experts" or value},
+        **{name: value for name, value in given.items() if name in KEYED or value != PASS_SETTINGS[name]},
         "kernels": kernels.load_kernels().path if given["kernels"] else "",
     }
 

@@ -32,7 +32,7 @@ from paceline.backends.llama_cpp.exactness import (
     require_exact,
     rows_are_equal,
 )
-from paceline.backends.llama_cpp.experts import check_view, expert_counts
+from paceline.backends.llama_cpp.experts import expert_counts
 from paceline.backends.llama_cpp.extras import JoinedExtras, PassExtra
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, identity
@@ -185,7 +185,8 @@ class LlamaTarget:
     def view(self, view: ModelView) -> LlamaTarget:
         """Load the file again with fewer experts; repacked weights and pages of the file are shared."""
         self._require_open()
-        check_view(view, self.path, self.expert_counts, is_stateful=self.cache.stateful)
+        assert replace(view, experts=0) == ModelView()  # see fits.py
+        view.require_fewer_experts(self.expert_counts()[0], self.path)
         given = replace(self._settings, n_ctx=self.caps.n_ctx, exact_rows=0, experts=view.experts)
         return LlamaTarget(self.path, **vars(given))
 
