@@ -179,11 +179,3 @@ def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
         NgramCache.read(tmp_path / "x.bin")
     with pytest.raises(UsageError, match="no such file"):
         NgramCache.read(tmp_path)
-
-
-def test_an_empty_cache_is_not_written(tmp_path: Path) -> None:
-    path = tmp_path / "x.bin"
-    path.write_bytes(WHOLE)
-    with pytest.raises(UsageError, match="is empty"):
-        NgramCache.build([]).write(path)
-    assert path.read_bytes() == WHOLE

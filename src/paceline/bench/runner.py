@@ -198,13 +198,11 @@ class Runner:
 
     def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
         """Return the answer, or None from a program that has failed."""
-        if entry.failed:
-            return None
+        if entry.failed or isinstance(entry.system, PacelineSystem):
+            return None if entry.failed else entry.system.answer(ask)
         try:
             return entry.system.answer(ask)
         except PacelineError as error:
-            if isinstance(entry.system, PacelineSystem):
-                raise
             entry.failed = str(error)
             return None
 

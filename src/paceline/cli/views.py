@@ -72,13 +72,11 @@ def materialise(
 
     n = layer_count(GGUFFile(model))
     chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)
-    if chosen is None:
-        raise UsageError("--view: write exit=N or skip=N")
-    attention, feed_forward = chosen.active_blocks(n)
+    attention, feed_forward = chosen.active_blocks(n) if chosen is not None else ((), (0,))
     if attention != feed_forward:
         raise UsageError(
-            f"--view {view}: leaves out a half of a layer, and llama.cpp runs whole layers: an even number "
-            "of blocks, or the same layers for attention and feed_forward"
+            f"--view {view}: write exit=N or skip=N; llama.cpp runs whole layers: an even number of blocks, "
+            "or the same layers for attention and feed_forward"
         )
     with Interrupts() as interrupts, progress({"tensors": UNKNOWN}, interrupts) as tick:
         size = shorten(model, out, attention, force=force, tick=lambda: tick("tensors"))

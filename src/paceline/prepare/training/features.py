@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.prepare.training.answer_folder import Answer, Ids
-from paceline.speculative.errors import ContractError, LogitsError, UsageError
+from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import DraftTree, chain
-from paceline.speculative.validation import invalid
 
 TOP_K = 32
 MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
@@ -80,10 +79,7 @@ class OnlineFeatures(FeatureSource):
     ) -> None:
         self.target, self.answers = target, answers
         self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
-        if top_k < 1:
-            raise invalid("top_k", top_k, "at least 1")
-        if not layers or list(layers) != sorted(set(layers)):
-            raise UsageError(f"layers {list(layers)}: must be one or more, ascending")
+        assert list(layers) == sorted(set(layers)) != [], layers
         longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
         if longest > target.caps.n_ctx:
             raise UsageError(
@@ -99,7 +95,7 @@ class OnlineFeatures(FeatureSource):
     def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
         """Run teacher forcing over the tokens.
 
-        Raises ContractError if the target shows no hidden states, LogitsError if its logits are invalid."""
+        Raises LogitsError if the target's logits are invalid."""
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
@@ -128,8 +124,7 @@ class OnlineFeatures(FeatureSource):
         logprobs = np.maximum(logprobs, MIN_LOGPROB).astype(np.float16)
         if not np.isfinite(logprobs).all():
             raise LogitsError(f"{target.origin}: its logits are not numbers")
-        if (rows := sum(map(len, hidden))) != n:
-            raise ContractError(f"passes over {n} tokens have {rows} rows of hidden states")
+        assert sum(map(len, hidden)) == n, "rows of hidden states"
         return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
 
 
@@ -161,10 +156,10 @@ class Sequences:
 
 
 def hidden_states(out: ForwardOutput, start: int) -> Floats:
-    """Return a pass's hidden states in float32. Raises ContractError if they do not begin at `start`."""
+    """Return a pass's hidden states in float32, which begin at `start`."""
     features = out.features
-    if features.hidden is None or features.start != start:
-        raise ContractError(f"a pass has no hidden states from position {start} on")
+    assert features.hidden is not None, "a target that shows its hidden states"
+    assert features.start == start
     hidden = features.hidden
     if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
         hidden = hidden.detach().float().cpu().numpy()
