@@ -78,9 +78,7 @@ def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, line: Any, why
 
 
 def test_repeated_id_and_file_without_items_are_refused(tmp_path: Path) -> None:
-    assert "line 2: an item before it has the id '1' too" in refusal(
-        written(tmp_path, GOOD, GOOD | {"id": "1"})
-    )
+    assert "two items have the id '1'" in refusal(written(tmp_path, GOOD, GOOD | {"id": "1"}))
     path = written(tmp_path, "", " ")
     assert refusal(path).startswith(f"{path}: has no items")
     path.write_bytes(b"\xe9")
@@ -124,7 +122,7 @@ def test_files_and_suites_are_named_together_and_a_file_may_say_its_form(tmp_pat
     other.write_text(json.dumps(GOOD))
     assert refusal(f"specbench:{other}").startswith(f"{other}, line 1: question_id is ")
     other.write_text(json.dumps(GOOD | {"id": "7.1"}))
-    assert "two items have the id '7.1'; name one file alone" in refusal(f"{path},{other}")
+    assert "two items have the id '7.1'" in refusal(f"{path},{other}")
 
 
 def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_before_it(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ class Runner:
         """Answer the first possible item plainly, which warms the target up and shows its memory. Raises
         UsageError if no item fits the context."""
         if not any(self._ask(item) for item in items):
-            raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
+            why = next(iter(self.skipped), "the suite has no items of this --size")
+            raise UsageError(f"nothing to ask: {why}")
         self._models.memory = self._models.memory or resident()
 
     def answer_plain(self, items: Sequence[Item]) -> list[Item]:

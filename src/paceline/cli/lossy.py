@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import IO, Any
 from paceline.cli import options
 from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.output import print_json, with_typed_names
+from paceline.cli.output import print_record
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.settings import LoadOptions
@@ -88,7 +87,4 @@ def run(
             return drawn.enter_context(progress(work, interrupts, at_end=at_end))
 
         record = measure(resolve_models(models), begin, **plan)
-    if as_json:
-        print_json(record)
-    else:
-        write(with_typed_names(record), sys.stdout)
+    print_record(record, as_json, write)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError
 from paceline.system.whole import atomic_write
 
 STATIC_NGRAM_LENGTH = 2  # n-gram length of llama.cpp's static caches
@@ -45,14 +45,9 @@ class NgramCache:
 
     @classmethod
     def read(cls, path: Path | str) -> NgramCache:
-        """Read a file of llama.cpp or of `write`.
-        Raises UsageError for a missing file, ModelError for another format or damage."""
-        path = Path(path)
-        if not path.is_file():
-            raise UsageError(
-                f"{path}: no such file; make an n-gram cache with llama-lookup-create or paceline corpus"
-            )
-        return _read(path)
+        """Read a file of llama.cpp or of `write`. Raises OSError, and ModelError for another format or
+        damage."""
+        return _read(Path(path))
 
     @classmethod
     def build(

@@ -78,7 +78,7 @@ def load(text: str) -> list[Item]:
             raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
         for item in items:
             if out.setdefault(item.id, item) is not item:
-                raise UsageError(f"--suite {text}: two items have the id {item.id!r}; name one file alone")
+                raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
     sessions: dict[str, tuple[str, ...]] = {}
     for item in out.values():
         if item.session:
@@ -111,7 +111,7 @@ def read(path: Path, form: str = "") -> list[Item]:
     """Read the items of a file. Raises UsageError."""
     from paceline.bench.suites import forms
 
-    items: dict[str, Item] = {}
+    items: list[Item] = []
     answered: Counter[str] = Counter()  # items by session
     for line in raw_lines(path):
         with located(f"{path}, line {line.number}"):
@@ -123,16 +123,13 @@ def read(path: Path, form: str = "") -> list[Item]:
                 # From text: pydantic rejects unpaired surrogates.
                 parsed = list(kind.model_validate_json(line.data).items(path.stem, line.number))
             for item in parsed:
-                n_open = sum(content is None for _, content in item.messages)
-                if (repeated := item.id in items) or n_open > answered[item.session]:
-                    same = f"an item before it has the id {item.id!r} too; each needs its own"
-                    open_ = "no item before it in its session answers its assistant's message"
-                    raise LineError(same if repeated else open_)
-                items[item.id] = item
+                if sum(content is None for _, content in item.messages) > answered[item.session]:
+                    raise LineError("no item before it in its session answers its assistant's message")
+                items.append(item)
                 answered[item.session] += bool(item.session)
     if not items:
         raise UsageError(f"{path}: has no items; write one JSON object a line")
-    return list(items.values())
+    return items
 
 
 def length(item: Item) -> int:
