@@ -199,8 +199,10 @@ class Runner:
 
     def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
         """Return the answer, or None from a program that has failed."""
-        if entry.failed or isinstance(entry.system, PacelineSystem):
-            return None if entry.failed else entry.system.answer(ask)
+        if entry.failed:
+            return None
+        if isinstance(entry.system, PacelineSystem):
+            return entry.system.answer(ask)  # an error ends the bench
         try:
             return entry.system.answer(ask)
         except PacelineError as error:

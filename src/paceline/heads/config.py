@@ -147,8 +147,8 @@ def _own(data: Entries) -> HeadConfig:
         )
         for entry in data.parts("exits")
     )
-    n_exits = len(exits) or max(1, len(layer_ids) if kind == "exits" else 1)
-    if len(layer_ids) != n_exits:
+    n = len(layer_ids)
+    if n == 0 or (n > 1 and kind != "exits") or len(exits) not in (0, n):
         raise data.error("layer_ids", "must be one layer, or those of the exits")
     return HeadConfig(
         kind=kind,

@@ -33,6 +33,7 @@ from paceline.text.interface import Text
 from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
 LINE = "reading"
+WARNINGS = 5
 REPORTED = 100  # skipped lines reported one by one; a file of another kind has millions
 FINGERPRINT = 64  # letters
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
@@ -149,10 +150,10 @@ def read(
     return trace
 
 
-def warnings(trace: Trace, most: int = 5) -> list[str]:
-    """Describe the first `most` skipped lines, and count the others."""
-    shown = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:most]]
-    more = trace.n_unusable - most
+def warnings(trace: Trace) -> list[str]:
+    """Describe the first skipped lines, and count the others."""
+    shown = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:WARNINGS]]
+    more = trace.n_unusable - WARNINGS
     return [*shown, f"{trace.path}: {more:,} more lines are left out"] if more > 0 else shown
 
 

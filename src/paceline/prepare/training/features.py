@@ -79,7 +79,8 @@ class OnlineFeatures(FeatureSource):
     ) -> None:
         self.target, self.answers = target, answers
         self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
-        assert list(layers) == sorted(set(layers)) != [], layers
+        assert layers
+        assert list(layers) == sorted(set(layers))
         longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
         if longest > target.caps.n_ctx:
             raise UsageError(
