@@ -22,8 +22,6 @@ class BenchPlan:
 
     models: files and engine of `load`. drafting: fields of Drafting, for every method.
     methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
-    suite: name, comma-separated names or file; "" chooses by the model, as does size "". rounds: measurements
-    of each item. items, n, minutes: limits on items, tokens of an answer, and time; 0 is unlimited.
     keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing."""
 
     models: LoadOptions = field(default_factory=LoadOptions)

@@ -16,14 +16,11 @@ from paceline.system.locks import run_lock
 @dataclass(frozen=True)
 class TrainingOptions:
     """The settings of a run, and the choices of its kind of head.
-    minutes: stop after so long, 0 for no limit. evaluations: of a run, on `held_out` sequences.
-    patience: evaluations without a better head after which the run ends. n_draft: tokens drafted in them.
-    depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
-    layers, width: of a block head or a draft model, 0 for the kind's own.
-    decay: weight of each further token. variation: share of total variation in the loss.
+    evaluations: of a run, on `held_out` sequences. n_draft: tokens drafted in them.
+    patience: evaluations without a better head after which the run ends.
+    layers, width: 0 for the kind's own. decay: weight of each further token.
     mask_token: a block's placeholder. markov_rank: of a block's correction by the token before.
-    exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones.
-    rank: of an exit's block."""
+    exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones."""
 
     epochs: int = setting(10, "Times to read the answers.", 1)
     minutes: float = setting(0.0, "Longest time of training; 0: no limit.", 0)
@@ -53,11 +50,8 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What `paceline train` does. draft_vocab: tokens that a head can draft.
-    max_tokens: of an answer. answer_minutes: time for answers, 0 for all of them.
-    base: a GGUF file of a draft model to begin with (draft, pard).
-    cache: a folder of answers and hidden states that several heads share, else they are in the head's own.
-    use_cache: keep the hidden states on disk; otherwise the target computes them in every epoch."""
+    """What `paceline train` does. base: a GGUF file of a draft model to begin with (draft, pard).
+    cache: a folder of answers and hidden states that several heads share, else they are in the head's own."""
 
     kind: str
     folder: Path
