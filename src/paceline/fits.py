@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LLAMA_CPP, TRANSFORMERS, TOY = BACKENDS = ("llama.cpp", "transformers", "toy")
 
-NO_MODEL = "no model"
+NO_MODEL = "drafting without a model"
 LAYER_VIEW, EXPERT_VIEW = "view of fewer layers", "view of fewer experts"
 LOSSY_EXPERTS, LOSSY_PREFILL = "lossy experts", "lossy prefill"
 DRAFT_KINDS = (NO_MODEL, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
