@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import decoded
 from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
@@ -103,9 +104,8 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
     """Compare all steps but the last, which the end of the record cuts short."""
     real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
     drafter = MAKERS[name]()
-    run = start_request(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
-    lived = [step for _, step in decode(real, drafter, FixedPolicy(budget), [run])]
-    record = Recording(tuple(prompt), tuple(run.session.tokens[5:45]))
+    said, lived = decoded(real, drafter, prompt, 60, budget)
+    record = Recording(tuple(prompt), tuple(said[:40]))
     _, steps = replayed(MAKERS[name](), record, budget)
     assert len(steps) > 5
     for step, was in zip(steps[:-1], lived, strict=False):

@@ -81,32 +81,6 @@ def test_a_turn_follows_the_one_before_after_a_pause_and_reads_only_what_is_new(
     assert b.ttft == PASS
 
 
-def test_what_another_request_has_overwritten_is_read_again() -> None:
-    first, other = said(0, n_prompt=200), said(1, n_prompt=200)
-    second = Recording(first.prompt + first.tokens, (4, 5))
-    served = serve([[first, second], [other]], [0.0, 1.0], means(), pause=10.0, chunk=50)
-    assert [one.n_cached for one in served] == [0, 0, 0]
-    kept = serve([[first, second], [other]], [0.0, 1.0], means(), pause=10.0, sessions=2, chunk=50)
-    assert [one.n_cached for one in kept] == [0, 0, 203]
-
-
-@pytest.mark.slow
-def test_drafts_save_passes_and_the_policy_sees_the_clock_of_the_simulation() -> None:
-    text = tuple(range(10, 20)) * 6
-    one = Recording(text[:30], text[30:])
-    plain = replica([[one]], means())
-    drafted = replica([[one]], means(), "lookup")
-    auto = replica([[one]], means(), "auto")
-    ends = []
-    for made in (plain, drafted, auto):
-        ends.append(made.serve([[one]], [0.0], lambda: 0.0)[0].end)
-        made.close()
-    assert ends[0] == 30 * PASS
-    assert ends[1] == 4 * PASS  # seven drafted tokens and one more a pass
-    assert ends[2] < ends[0] / 2
-    assert drafted.stats.acceptance_rate is not None
-
-
 @pytest.mark.slow
 def test_waiting_times_are_those_of_a_queue_with_one_server_and_equal_requests() -> None:
     """M/D/1: the mean wait is rho s / (2 (1 - rho)) (Pollaczek and Khinchine)."""

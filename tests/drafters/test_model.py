@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from counting import Counting
+from decoding import decoded
 from paceline.backends.toy import Array, ToyTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, Grammar, RequiredOutputs
-from paceline.speculative.loop import advance_requests, decode, start_request
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Mask, Sampling, probabilities
@@ -111,16 +112,9 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
     """The target's last token is padding that the draft model lacks."""
     target, drafter = ToyTarget(V, seed=3), ModelDrafter(ToyTarget(V - 1, seed=3), V)
     sampling = Sampling(logit_bias={V - 1: 3.0})
-    tokens = {}
-    for name, by in (("plain", NoDrafter()), ("drafted", drafter)):
-        request = start_request(
-            target, by, GenerationRequest(prompt=[V - 1, 1], max_tokens=30, sampling=sampling)
-        )
-        tokens[name] = [
-            t for _, step in decode(target, by, FixedPolicy(Budget(4, 4)), [request]) for t in step.tokens
-        ]
-    assert tokens["drafted"] == tokens["plain"]
-    assert V - 1 in tokens["plain"]
+    plain, _ = decoded(target, NoDrafter(), [V - 1, 1], 30, sampling=sampling)
+    assert decoded(target, drafter, [V - 1, 1], 30, Budget(4, 4), sampling=sampling)[0] == plain
+    assert V - 1 in plain
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

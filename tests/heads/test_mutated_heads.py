@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decoding import decoded
 from gguf_files import write_llama
 from head_layouts import (
     HeadReference,
@@ -33,9 +34,6 @@ from paceline.heads.target import sample_tokens
 from paceline.settings import Drafting
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from tiny_heads import tiny_config, tiny_weights, toy
 
 V, SEED, SAMPLE_SIZE, PROMPT = 6, 7, 50, [1, 2, 3, 1, 2]
@@ -214,10 +212,7 @@ def text_with(folder: Path, target: ToyTarget) -> list[int] | None:
 
 
 def text(target: ToyTarget, drafter: Any) -> list[int]:
-    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=8, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(4, 8, 2)), [request])]
-    request.close()
-    return [token for step in steps for token in step.tokens]
+    return decoded(target, drafter, PROMPT, 8, Budget(4, 8, 2), ignore_eos=True)[0]
 
 
 def check_mutations(layout: str, folder: Path, sample: int | None) -> None:

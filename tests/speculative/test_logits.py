@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from automaton import Automaton
+from decoding import decoded
 from enumeration import Tape, Ticking
 from faulty import FAULTS, FaultyToy
 from paceline.backends.toy import ToyTarget
@@ -58,13 +59,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 
 
 def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more: Any) -> list[int]:
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
-    )
-    try:
-        return [t for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request]) for t in step.tokens]
-    finally:
-        request.close()
+    return decoded(target, drafter, PROMPT, 200, BUDGET, sampling=sampling, seed=5, **more)[0]
 
 
 def broken_text(fault: str, sampling: Sampling) -> tuple[FaultyToy, list[int]]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from automaton import Automaton
+from decoding import decoded
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Grammar, RequiredOutputs
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, logprob
 from paceline.speculative.stats import Logprob, Step
 from paceline.speculative.tree import EMPTY
@@ -40,18 +39,11 @@ def steps(
     drafter: Drafter,
     budget: Budget,
     sampling: Sampling,
-    logprobs: int | None,
+    logprobs: int,
     grammar: Grammar | None = None,
-    max_tokens: int = 12,
 ) -> list[Step]:
-    target = ToyTarget(V, seed=5)
-    request = start_request(
-        target,
-        drafter,
-        GenerationRequest(prompt=PROMPT, max_tokens=max_tokens, sampling=sampling, logprobs=logprobs),
-        grammar=grammar,
-    )
-    return [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
+    given: dict[str, Any] = {"sampling": sampling, "logprobs": logprobs}
+    return decoded(ToyTarget(V, seed=5), drafter, PROMPT, 12, budget, grammar=grammar, **given)[1]
 
 
 def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:

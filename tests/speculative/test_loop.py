@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import decoded
 from enumeration import Ticking
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
@@ -145,8 +146,7 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
 
 def test_eos_can_be_ignored() -> None:
     target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
-    request = start_request(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
-    assert len([0 for _ in decode(target, NONE, FixedPolicy(BUDGET), [request])]) == 5
+    assert len(decoded(target, NONE, [1], 5, ignore_eos=True)[0]) == 5
 
 
 @pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
