@@ -18,22 +18,18 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafter_factory import make_drafter
 from paceline.drafts import open_head
 from paceline.heads.config import ExitFacts
-from paceline.heads.files import CONFIG, read_head, write_head
-from paceline.heads.target import HeadTarget, sample_tokens
+from paceline.heads.files import CONFIG, read_head
+from paceline.heads.target import HeadTarget
 from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError
-from tiny_heads import tiny_config, tiny_files, tiny_weights, toy
+from tiny_heads import tiny_config, tiny_files, toy, write_tiny_head
 
 V = 6
 TARGET = toy(V)
 
 
 def written(folder: Path, kind: str = "eagle3", **settings: Any) -> Path:
-    """Write a head with random weights, as training does."""
-    config = tiny_config(kind, TARGET, V, **settings)
-    sample = TARGET.token_embeddings(sample_tokens(V))
-    write_head(folder, config, tiny_weights(config), np.arange(V), sample, {"kind": kind})
-    return folder
+    return write_tiny_head(folder, kind, TARGET, **settings)
 
 
 def change_config(folder: Path, **values: Any) -> None:

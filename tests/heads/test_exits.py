@@ -130,10 +130,7 @@ def test_a_row_of_a_tree_is_that_of_its_path_in_a_text(kind: str) -> None:
         out = head.forward([(session, part)], NO_OUTPUTS)[0]
         rows += [out.logits(row) for row in range(len(rows), n + 1)]
     for node in range(-1, len(TREE)):
-        path, at = list[int](), node
-        while at != ROOT:
-            path, at = [TREE.tokens[at], *path], TREE.parents[at]
-        expected = text_rows(head, target, [*text, *path])[-1]
+        expected = text_rows(head, target, [*text, *TREE.path_tokens(node)])[-1]
         assert np.abs(rows[node + 1] - expected).max() < TOLERANCE, node
 
 
@@ -159,9 +156,7 @@ def test_drafts_are_those_of_the_whole_text_at_every_step(
         for node in range(len(step.tree)):
             if step.tree.children(step.tree.parents[node])[0] != node:
                 continue
-            path, at = list[int](), step.tree.parents[node]
-            while at != ROOT:
-                path, at = [step.tree.tokens[at], *path], step.tree.parents[at]
+            path = step.tree.path_tokens(step.tree.parents[node])
             assert step.tree.tokens[node] == text_rows(head, target, [*text, *path])[-1].argmax()
             drafted += 1
     assert drafted
