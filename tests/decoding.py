@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Grammar, Target
-from paceline.speculative.loop import decode, start_request
+from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
@@ -27,7 +27,21 @@ def decoded(
     **request: Any,
 ) -> tuple[list[int], list[Step]]:
     """Return the emitted tokens and the steps. request: other fields of the request."""
-    asked = GenerationRequest(prompt=prompt, max_tokens=n, **request)
-    with closing(start_request(target, drafter, asked, grammar=grammar)) as active:
+    with closing(begin(target, drafter, prompt, n, grammar=grammar, **request)) as active:
         steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), [active], chunk=chunk)]
     return [token for step in steps for token in step.tokens], steps
+
+
+def begin(
+    target: Target,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    n: int,
+    *,
+    grammar: Grammar | None = None,
+    rule: str = "auto",
+    **request: Any,
+) -> ActiveRequest:
+    """Open a request of `n` tokens. request: its other fields."""
+    asked = GenerationRequest(prompt=prompt, max_tokens=n, **request)
+    return start_request(target, drafter, asked, grammar=grammar, rule=rule)

@@ -15,10 +15,10 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Grammar, RequiredOutputs
+from paceline.speculative.interfaces import Budget, Drafter, Grammar
 from paceline.speculative.sampling import Sampling, logprob
 from paceline.speculative.stats import Logprob, Step
-from paceline.speculative.tree import EMPTY
+from rows import text_rows
 
 V = 4
 PROMPT = [0, 1, 2, 0, 1]
@@ -51,9 +51,7 @@ def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
     target = ToyTarget(V, seed=5)
     out = []
     for n, token in enumerate(tokens):
-        session = target.open()
-        session.extend([*PROMPT, *tokens[:n]])
-        row = target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
+        (row,) = text_rows(target, [*PROMPT, *tokens[:n]])
         said = row - math.log(np.exp(row).sum())
         top = sorted(range(V), key=lambda t: (-said[t], t))[:n_top]
         out.append(Logprob(float(said[token]), tuple((t, float(said[t])) for t in top)))
