@@ -56,8 +56,6 @@ def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
     [
         ({"logit_bias": {258: 1.0}}, "logit_bias for token 258: the model's tokens are 0 to 257"),
         ({"warmth": 1}, "unknown setting 'warmth'"),
-        ({"stop": [""]}, "an empty stop string"),
-        ({"max_tokens": 0}, "max_tokens 0: must be at least 1"),
         ({"logprobs": 259}, "logprobs 259: must be between 0 and the model's 258 tokens"),
         ({"regex": "a", "ignore_eos": True}, "a grammar says where the text ends"),
     ],

@@ -229,9 +229,7 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("prompt", "n", "complaint"),
     [
-        ([], 5, "prompt is empty"),
         ([1, V], 5, "outside the vocabulary of 6"),
-        ([1], 0, "max_tokens 0"),
         ([1] * 11, 5, "11 tokens, the context 10"),
     ],
 )
