@@ -1,4 +1,4 @@
-"""The oracle bound: optimal in hand-made cases, and not beaten by any policy."""
+"""The oracle bound: the least of all choices, and not beaten by any policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
 
 V = 4
-MODEL = frozenset({"model"})
 
 
 def costs(*target: float, draft: Sequence[float] = (), step: float = 0.0) -> DecodingCosts:
@@ -37,13 +36,10 @@ def costs(*target: float, draft: Sequence[float] = (), step: float = 0.0) -> Dec
 
 def known(tokens: Sequence[int], *longest: int) -> Chances:
     """Return free proposals with so many right tokens at each position."""
-    chances = Chances(tuple(tokens), MODEL)
+    chances = Chances(tuple(tokens))
     for at, n in enumerate(longest):
         chances.add(at, chain(tokens[at : at + n], "free"))
     return chances
-
-
-# Hand-made.
 
 
 # By brute force.
