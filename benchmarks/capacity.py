@@ -28,12 +28,13 @@ from rate import CURVES
 from rate import costs as costs_of_1b
 
 from paceline.backends.recorded import Recording
-from paceline.backends.registry import open_tokenizer
+from paceline.backends.registry import open_engine, open_tokenizer
 from paceline.bench.method import Method
 from paceline.bench.replay.replay import ReplayContext, methods_of
 from paceline.bench.replay.traces import Trace
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.replay import costs_of, draft_model, read_traces, vocabulary
+from paceline.cli.replay import costs_of, read_traces, vocabulary
+from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.report.table import write_table
 from paceline.speculative.errors import PacelineError
@@ -216,7 +217,8 @@ def run(given: argparse.Namespace, interrupts: Interrupts, stack: ExitStack) -> 
     said, widest = conversations(traces), max(numbers(given.sessions))
     draft = None
     if given.model_draft is not None:
-        draft = draft_model(given.model_draft, methods, 0, given.threads, widest)
+        threads = choose_threads(given.threads)
+        draft = open_engine(Path(given.model_draft), n_ctx=0, threads=threads, sessions=widest)
         stack.callback(draft.close)
     vocab = vocabulary(text, traces, draft)
     means = ReplayContext(vocab, None if text is None else text.text, draft=draft, costs=costs)

@@ -19,7 +19,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.bench import Bench, BenchPlan
+from paceline.bench.bench import Bench
+from paceline.bench.plan import BenchPlan
 from paceline.bench.summary import Interval, ratio
 from paceline.bench.system import ItemMeasurements
 from paceline.cli.zoo import parse_count

@@ -48,7 +48,9 @@ class Side:
     ) -> None:
         self.name = method.name
         self._stack = ExitStack()
-        engine = base.with_shared_weights(n_ctx=base.caps.n_ctx, flash_attention=base.flash_attention)
+        engine = base.with_shared_weights(
+            n_ctx=base.caps.n_ctx, flash_attention=base.settings["flash_attention"]
+        )
         self._stack.callback(engine.close)
         self.draft: Any = None
         if method.uses_draft:

@@ -52,6 +52,10 @@ DELTA_NET: Shapes = {
 }  # fmt: skip
 GATED_ATTENTION: Shapes = {**ATTENTION, **QK_NORMS, "attn_q.weight": (2 * HEADS * HEAD, WIDTH)}
 POST_NORM: Shapes = {"post_attention_norm.weight": (WIDTH,)}
+NEXT_TOKEN_HEAD: Shapes = {
+    "nextn.eh_proj.weight": (WIDTH, 2 * WIDTH), "nextn.enorm.weight": (WIDTH,),
+    "nextn.hnorm.weight": (WIDTH,), "nextn.shared_head_norm.weight": (WIDTH,),
+}  # fmt: skip
 EXPERTS_ONLY: Shapes = {
     "ffn_gate_inp.weight": (EXPERTS, WIDTH), "ffn_gate_exps.weight": (EXPERTS, FEED, WIDTH),
     "ffn_up_exps.weight": (EXPERTS, FEED, WIDTH), "ffn_down_exps.weight": (EXPERTS, WIDTH, FEED),
@@ -133,9 +137,12 @@ ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, int | list[in
 RECURRENT = tuple(arch for arch in ARCHITECTURES if arch != "qwen3moe")
 
 
-def write_architecture(path: Path, arch: str, *, seed: int = 0) -> Path:
+def write_architecture(path: Path, arch: str, *, seed: int = 0, next_token_heads: int = 0) -> Path:
     """A model with the vocabulary of `write_llama`'s."""
     layers, keys = ARCHITECTURES[arch]
+    if next_token_heads:
+        layers += ({**layers[-1], **NEXT_TOKEN_HEAD},) * next_token_heads
+        keys = {**keys, "nextn_predict_layers": next_token_heads}
     tokens, random = byte_vocabulary(), np.random.default_rng(seed)
     writer = GGUFWriter(path, arch)
     writer.add_name("random")

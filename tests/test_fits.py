@@ -15,13 +15,13 @@ from paceline.backends.interface import SupportsExits
 from paceline.backends.registry import open_engine
 from paceline.drafts import header_traits, traits_of
 from paceline.fits import (
-    COPIES,
     DRAFT_KINDS,
     EXITS,
     EXPERT_VIEW,
     LAYER_VIEW,
     LLAMA_CPP,
     LOSSY_PREFILL,
+    NO_MODEL,
     TOY,
     TRANSFORMERS,
     TargetTraits,
@@ -68,7 +68,7 @@ def test_exits_open_where_the_table_says(target_kind: tuple[str, str]) -> None:
 def test_copies_and_prompts_follow_the_table(target_kind: tuple[str, str]) -> None:
     with paceline.load(target_kind[1], None, "lookup", threads=1, n_ctx=64) as llm:
         traits = traits_of(llm.target)
-        assert why_not(COPIES, traits) == ""
+        assert why_not(NO_MODEL, traits) == ""
         assert header_traits(Path(target_kind[1])).rollback == traits.rollback
         if llm.target.caps.sparse_prompts:
             assert why_not(LOSSY_PREFILL, traits) == ""

@@ -130,6 +130,8 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         ({"threads": 0}, "0 threads"),
         ({"threads": 4096}, r"\(threads, -t, .*: use \d+"),
         ({"n_drafts": 3}, "unknown setting 'n_drafts'.*n_draft"),
+        ({"thread": 3}, r"unknown setting 'thread' \(did you mean threads"),
+        ({"gpu_layers": -1}, "gpu_layers -1: must be at least 0"),
         ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
         ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be between 1 and 4,096"),
     ],

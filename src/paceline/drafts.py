@@ -36,7 +36,8 @@ PARALLEL = HEADS[ParallelDraft.kind]
 def kind_of(reference: Path) -> str:
     """Return the kind of draft, as in fits.py. Raises ModelError for a damaged head."""
     if is_view(reference):
-        return EXPERT_VIEW if "experts=" in str(reference) else LAYER_VIEW
+        parts = str(reference).removeprefix(VIEW_PREFIX).split(",")
+        return EXPERT_VIEW if all(part.startswith("experts=") for part in parts) else LAYER_VIEW
     config = head_config(model_path(reference))
     return DRAFT if config is None else HEADS[config.kind]
 
@@ -56,6 +57,11 @@ def open_confidence(reference: Path | None) -> tuple[Path | None, Confidence | N
 def traits_of(target: Backend) -> TargetTraits:
     """Return what is known of a loaded target."""
     return TargetTraits(backend_name(target.path), target.caps.rollback)
+
+
+def backend_traits(target: Path) -> TargetTraits:
+    """Return what a target's name shows."""
+    return TargetTraits(backend_name(target))
 
 
 def header_traits(target: Path) -> TargetTraits:

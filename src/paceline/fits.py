@@ -1,6 +1,7 @@
-"""The table of what fits what: drafts and lossy choices, and the targets that they do not work for.
+"""The table of what fits what: kinds of drafts and lossy choices, and the targets that they do not work for.
 
-`load`, `paceline pairs`, `check` and `doctor` read it. Whatever no row excludes works.
+`load`, `paceline pairs`, `check` and `doctor` read it. What no row excludes works; whether one draft fits one
+target is then a question of vocabularies, or of the target that a head was trained for.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 LLAMA_CPP, TRANSFORMERS, TOY = BACKENDS = ("llama.cpp", "transformers", "toy")
 
-COPIES = "copies of the text"
+NO_MODEL = "no model"
 LAYER_VIEW, EXPERT_VIEW = "view of fewer layers", "view of fewer experts"
 LOSSY_EXPERTS, LOSSY_PREFILL = "lossy experts", "lossy prefill"
-DRAFT_KINDS = (COPIES, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
+DRAFT_KINDS = (NO_MODEL, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
 EXITS = (HEADS["exits"], HEADS["kangaroo"])
 # What -md names for a kind; {} is the kind.
 NAMED = {
@@ -64,21 +65,21 @@ class Exclusion:
         )
 
 
-STATE = ("restore", "none")  # rollbacks of recurrent and hybrid models
+RECURRENT = ("restore", "none")  # rollbacks of recurrent and hybrid models
 NO_PART = "the target has recurrent layers: no part of it can draft for it in transformers"
 NO_PROMPT_LEFT_OUT = "no prompt tokens can be left out for "
 EXCLUSIONS = (
     Exclusion(DRAFT_KINDS, "the target's state cannot be rolled back, so that nothing can be drafted for it",
               rollbacks=("none",)),
-    Exclusion((LAYER_VIEW,), "llama.cpp cannot leave out layers", (LLAMA_CPP,), STATE),
+    Exclusion((LAYER_VIEW,), "llama.cpp cannot leave out layers", (LLAMA_CPP,), RECURRENT),
     Exclusion((LAYER_VIEW,), "llama.cpp cannot leave out layers: load the target with transformers "
               "(-m hf:FILE), or write the part to a file of its own (paceline views materialise)",
               (LLAMA_CPP,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW), "views are for GGUF and transformers models", (TOY,)),
-    Exclusion((LAYER_VIEW, EXPERT_VIEW, *EXITS), NO_PART, (TRANSFORMERS,), STATE),
+    Exclusion((LAYER_VIEW, EXPERT_VIEW, *EXITS), NO_PART, (TRANSFORMERS,), RECURRENT),
     Exclusion((EXPERT_VIEW, LOSSY_EXPERTS), "the target is no mixture of experts, or does not say how many a "
               "token uses", is_mixture=False),
-    Exclusion((LOSSY_PREFILL,), NO_PROMPT_LEFT_OUT + "recurrent models", rollbacks=STATE),
+    Exclusion((LOSSY_PREFILL,), NO_PROMPT_LEFT_OUT + "recurrent models", rollbacks=RECURRENT),
     Exclusion((LOSSY_PREFILL,), NO_PROMPT_LEFT_OUT + "models with an attention window", is_windowed=True),
 )  # fmt: skip
 
@@ -90,7 +91,7 @@ def why_not(kind: str, target: TargetTraits) -> str:
 
 def drafters_of(kind: str) -> list[str]:
     """Return the names of the drafters that use a kind of draft, `auto` left out."""
-    if kind == COPIES:
+    if kind == NO_MODEL:
         return [name for name, row in DRAFTERS.items() if not set(row.uses) & set(DRAFTS) and name != "none"]
     return [name for name in users(DRAFTERS, DRAFT if kind in NAMED else kind) if name != "auto"]
 

@@ -1,7 +1,8 @@
 """The composition root: options to a loaded model with its drafters, in three steps.
 
-`plan.resolve` finds the files and checks what fits, `open_models` opens them, and `assemble` makes drafters
-and policy.
+`plan.resolve` finds the files and checks what fits, and opens no model. `open_models` opens them, and makes
+no drafter. `assemble` makes drafters and policy; it may run passes to measure them, before anything else uses
+the models.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from paceline.backends.speculative_prefill import compute_part_of_prompts
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafter_table import DRAFT, users
 from paceline.drafts import open_draft, source_of, traits_of
-from paceline.fits import COPIES, LOSSY_PREFILL, why_not
+from paceline.fits import LOSSY_PREFILL, NO_MODEL, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
@@ -105,7 +106,7 @@ def allowed_drafting(plan: LoadPlan, target: Backend) -> Drafting:
                 "exact greedy output without kernels of our own needs drafts that are chains: use width "
                 "1, and not lookahead"
             )
-    reason = why_not(COPIES, traits_of(target))
+    reason = why_not(NO_MODEL, traits_of(target))
     if not reason or drafting.plain:
         return drafting
     if is_auto and not plan.options.remember:

@@ -1,4 +1,7 @@
-"""What `load` will open: files in place of names, kinds in place of references. Nothing is opened here."""
+"""What `load` will open: files in place of names, kinds in place of references.
+
+No model is opened here. Headers may be read, and kernels are compiled to know whether there are any.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from typing import Any
 from paceline.backends.registry import BackendSpec, backend_build, backend_name, resolve_kernels
 from paceline.drafter_factory import check_needs
 from paceline.drafter_table import DRAFT, DRAFTERS, users
-from paceline.drafts import kind_of, open_confidence, require_fit, source_of
-from paceline.fits import LLAMA_CPP, TRANSFORMERS, TargetTraits
+from paceline.drafts import backend_traits, header_traits, kind_of, open_confidence, require_fit, source_of
+from paceline.fits import LLAMA_CPP, TRANSFORMERS
 from paceline.hardware.threads import choose_threads
 from paceline.heads.confidence import Confidence
 from paceline.models import zoo
 from paceline.models.headers.plain_file import require_gguf_path
+from paceline.models.names import is_view
 from paceline.models.resolve import file_of
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
 from paceline.speculative.errors import UsageError
@@ -53,7 +57,7 @@ def resolve(options: LoadOptions) -> LoadPlan:
     kind = "" if draft is None else kind_of(draft)
     check_inputs(options, kind, options.drafting)
     if draft is not None:
-        require_fit(draft, kind, TargetTraits(backend_name(target)))
+        require_fit(draft, kind, header_traits(target) if is_view(draft) else backend_traits(target))
         if kind == DRAFT and backend_name(draft) == LLAMA_CPP:
             require_gguf_path(draft)
     settings = engine_settings(options.engine, target)

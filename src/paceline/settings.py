@@ -1,7 +1,7 @@
 """The options of `load`, in groups that check themselves: engine, drafting, quality, and all of them.
 
-Each field states its range and the help of its command-line option once (speculative/validation.py). --help
-reads them, so nothing heavy is imported here.
+Each field states the help of its command-line option, and its range where that does not depend on the machine
+or the engine (threads: hardware/threads.py). --help reads them, so nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ VERIFY = (AUTO, *CHAIN_ONLY_RULES, "recursive", "traversal")  # see verify.py
 CROSS_VOCAB = ("off", "tli", "slem", AUTO)
 ROLES = ("", "quality", "speed")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0")
+DTYPES = (AUTO, "float32", "bfloat16", "float16")
 KERNELS = (AUTO, "off")
 CHAINS = ("lookup", "model")  # the drafters of `auto` if all passes have one shape
 
@@ -47,12 +48,12 @@ class EngineOptions:
 
     n_ctx: int = setting(0, "Tokens of context. Default: up to 4,096.", 0)
     threads: int | None = setting(None, "Threads. Default: one per physical core.")
-    gpu_layers: int = setting(0, "Layers of each model on a GPU.")
+    gpu_layers: int = setting(0, "Layers of each model on a GPU; 99: all.", 0)
     flash_attention: bool | None = setting(None, "Flash attention.")
-    cache_type: str = setting("f16", "KV cache.", choices=CACHE_TYPES)
+    cache_type: str = setting("f16", "Type of the KV cache: f32, f16, bf16 or q8_0.", choices=CACHE_TYPES)
     kernels: str = setting(AUTO, "Paceline's kernels: auto or off.", choices=KERNELS)
     device: str = setting(AUTO, "For a transformers model: cpu, cuda, mps or auto.")
-    dtype: str = setting(AUTO, "Of its weights: auto, float32, bfloat16 or float16.")
+    dtype: str = setting(AUTO, "Of its weights: auto, float32, bfloat16 or float16.", choices=DTYPES)
     attention: str = setting(AUTO, "Its attention: sdpa, eager, ..., or auto.")
     exact_greedy: bool = setting(False, "Greedy output equal to the last bit; slower.")
     sessions: int = setting(1, "Requests decoded at once. Each has -c tokens.", 1)
@@ -274,8 +275,11 @@ class LoadOptions:
             {it.name: settings.pop(it.name) for it in fields(kind) if it.name in settings}
             for kind in (EngineOptions, Quality)
         )
-        names = (AUTO,) if drafters is None else drafters
-        drafting = make_settings(Drafting, {"drafters": names, **settings})
+        known = [it.name for kind in (EngineOptions, Quality, Drafting) for it in fields(kind) if it.init]
+        for name in settings:
+            if name not in known:
+                raise unknown("setting", name, sorted(known))
+        drafting = Drafting(**{"drafters": (AUTO,) if drafters is None else drafters, **settings})
         return cls(
             target, draft, drafting, EngineOptions(**engine), Quality(**quality), tuple(corpora), remember
         )

@@ -143,13 +143,13 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[Pair]:
 def test_every_row_of_a_program_has_the_bits_of_plain_decoding(
     pair: Pair, program: list[Action], threads: int
 ) -> None:
-    llama_cpp().llama_set_n_threads(pair.target._context, threads, threads)
+    llama_cpp().llama_set_n_threads(pair.target.context, threads, threads)
     rows: list[Any] = []
     with running(pair.target) as machine:
         left = set(kernels.foreign_operations(lambda: rows.extend(machine.run(program))))
     assert differences(rows, pair.plain) == []
     by_amx = {"MUL_MAT", "MUL_MAT_ID"} if "by AMX" in kernels.load_kernels().path else set()
-    assert left <= by_amx | (ROTATED if pair.plain.cache_type == "q8_0" else set())
+    assert left <= by_amx | (ROTATED if pair.plain.settings["cache_type"] == "q8_0" else set())
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)

@@ -13,7 +13,7 @@ import pytest
 import paceline
 from gguf_files import convert, write_llama
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.passes import PassRunner
+from paceline.backends.llama_cpp.exactness import FilledPasses
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.models import zoo
 from paceline.speculative.errors import ModelError
@@ -101,7 +101,7 @@ def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafter
     draft = zoo.draft_path() if "model" in drafters else None
     way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5, "kernels": "off"}
     with paceline.load(weights / f"{kind}.gguf", draft, drafters, n_ctx=256, threads=1, **way) as llm:
-        assert (llm.target.exact_rows, llm.target.caps.max_branches) == (6, 1)  # type: ignore[attr-defined]
+        assert (llm.target.settings["exact_rows"], llm.target.caps.max_branches) == (6, 1)
         accepted = 0
         request: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True, "logprobs": 0}
         plain = [llm.generate(prompt, plain=True, **request) for prompt in PROMPTS]
@@ -130,14 +130,14 @@ def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
     with pytest.raises(ModelError, match=r"moe\.gguf: .* leave out exact_greedy"):
         paceline.load(path, threads=1, n_ctx=64, exact_greedy=True, kernels="off")
     assert closed
-    assert closed[0]._model is None
+    assert closed[0].model.pointer is None
 
 
 def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PassRunner, "_decode_filled", PassRunner._decode)
-    with pytest.raises(ModelError, match="depends on the rows beside it"):
+    monkeypatch.setattr(FilledPasses, "joins", lambda *_: False)
+    with pytest.raises(ModelError, match="logits depend on the other rows"):
         LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
 
 

@@ -88,7 +88,7 @@ def test_a_model_switches_them_before_it_is_loaded_and_before_each_pass(
             assert told == [False, False]
             assert plain.identity() == BackendSpec(path, {"kernels": False}).identity()
             with closing(plain.with_shared_weights(n_ctx=32, flash_attention=None)) as beside:
-                assert beside.kernels is False
+                assert beside.settings["kernels"] is False
         assert BackendSpec(path, {}).identity() == BackendSpec(path, {"kernels": True}).identity()
         assert plain.identity() != BackendSpec(path, {}).identity()
 
@@ -106,7 +106,7 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
         )
         monkeypatch.setattr("paceline.backends.llama_cpp.binding.check_memory", lambda *_: None)
         with closing(LlamaTarget(path, n_ctx=64)) as target:
-            assert target.kernels is uses
+            assert target.settings["kernels"] is uses
             assert target.identity()["kernels"] == ("avx9" if uses else "")
         said = capsys.readouterr().err
         assert ("runs with llama.cpp's kernels" in said) is not uses

@@ -78,7 +78,7 @@ def test_a_model_that_ends_llama_cpp_is_refused_and_this_process_goes_on(
         with pytest.raises(ModelError) as refused:
             load(path)
         said = str(refused.value)
-        assert said.startswith(f"{path}: llama.cpp does not survive it (")
+        assert said.startswith(f"{path}: llama.cpp crashes while loading it (")
         assert said.endswith("): is the file damaged? fetch it again")
         assert said.isprintable()
         assert len(trials) == tried
@@ -88,7 +88,7 @@ def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Pat
     # Text that none of its tokens spells has no bytes to be spelled by.
     field = {(key := "tokenizer.ggml.model"): metadata_field(key, "llama")}
     path = rewritten(models / "target.gguf", tmp_path / "model.gguf", lambda fields, _: fields.update(field))
-    with pytest.raises(ModelError, match="does not survive it"):
+    with pytest.raises(ModelError, match="crashes while loading it"):
         open_tokenizer(path)
 
 

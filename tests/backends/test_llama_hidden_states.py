@@ -27,7 +27,6 @@ INPUTS = RequiredOutputs(layers=(0, 1, 2))
 ALL = RequiredOutputs(top_k=2, layers=(0, 1, 2, LAYERS))
 PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
 TREE = DraftTree((1, 2, 3, 4, 2, 6), (ROOT, 0, 0, ROOT, 3, 2), (0.5,) * 6, ("test",) * 6)
-PATHS = [[], [0], [0, 1], [0, 2], [3], [3, 4], [0, 2, 5]]  # to the root and each node
 # Of values as large as 300, which a wrong row changes by more than 1: llama.cpp's own kernels sum in another
 # order for each shape of a pass.
 ROUNDING = 3e-2
@@ -130,7 +129,7 @@ def test_features_cover_two_texts_without_a_gap_however_they_are_read_and_rolled
 
 
 def test_a_prefix_of_another_session_is_not_shown_again(target: LlamaTarget) -> None:
-    if target.exact_rows:
+    if target.settings["exact_rows"]:
         pytest.skip("only whole prompts are reused for equal bits")
     expected = whole(target, [*PROMPT, 8, 9])
     session = target.open()
@@ -161,7 +160,7 @@ def test_logits_have_the_same_bits_whatever_is_wanted(target: LlamaTarget, want:
         rows.append(table(target.forward([(session, EMPTY)], wanted)[0]))
         session.close()
         outs.append(np.concatenate(rows))
-    if want is ALL and not target.caps.equal_rows and not target.exact_rows:
+    if want is ALL and not target.caps.equal_rows and not target.settings["exact_rows"]:
         assert np.abs(outs[0] - outs[1]).max() < ROUNDING
     else:
         assert np.array_equal(outs[0], outs[1])
@@ -256,7 +255,8 @@ def test_without_the_compiled_library_the_reason_is_told(file: Path, monkeypatch
 def test_layers_that_the_graph_does_not_name_are_told_with_the_architecture(file: Path) -> None:
     needs_library()
     with closing(LlamaTarget(file, n_ctx=64)) as target:
-        target.layers = target._decoder._n_layers = LAYERS + 2  # there is no fourth output
+        target.layers = LAYERS + 2  # there is no fourth output
+        target.renew_context()
         session = target.open()
         session.extend(PROMPT)
         words = "architecture llama shows no tensor that is the output of layer 3"

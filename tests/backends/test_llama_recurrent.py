@@ -59,7 +59,7 @@ def test_states_that_do_not_fit_are_refused_before_they_are_made(
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=0))
     with closing(LlamaTarget(mamba, n_ctx=32, sessions=4, kernels=False)) as target:
-        assert binding.state_bytes(target._model) == each
+        assert binding.state_bytes(target.model.pointer) == each
     with pytest.raises(
         ModelError, match=r"10 states, of sessions and their checkpoints, need .* fewer sessions"
     ):

@@ -45,7 +45,7 @@ def fresh(target: LlamaTarget, text: Sequence[int]) -> np.ndarray:
 
 def cells(target: LlamaTarget, sequence: int) -> int:
     """The last position that the sequence has a cell at."""
-    return int(target._cpp.llama_memory_seq_pos_max(target.cache._memory, sequence))
+    return int(target.cache._cpp.llama_memory_seq_pos_max(target.cache._memory, sequence))
 
 
 def holds_only_what_it_says(target: LlamaTarget) -> None:
@@ -80,21 +80,6 @@ def test_a_trunk_that_was_abandoned_is_taken_without_drafted_cells(
     assert np.abs(rows_of(target, session)[0] - expected).max() < ROUNDING
     session.close()
     other.close()
-
-
-def test_a_branch_that_becomes_the_trunk_leaves_the_other_one(target: LlamaTarget) -> None:
-    session = begun(target, TEXT)
-    for _ in range(3):
-        rows_of(target, session, TREE)
-        session.commit([3, 4], 6)  # the second child of the root, and what follows it
-        holds_only_what_it_says(target)
-    rows_of(target, session, chain([1, 2, 3], "test"))
-    session.commit([0], 6)  # and a trunk that is kept in part
-    holds_only_what_it_says(target)
-    last, text = rows_of(target, session)[0], list(session.tokens)
-    assert text == [*TEXT, *[4, 2, 6] * 3, 1, 6]
-    session.close()
-    assert np.abs(last - fresh(target, text)).max() < ROUNDING
 
 
 def test_a_pass_that_is_interrupted_is_put_back(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,7 @@ def test_a_new_context_computes_the_tokens_again(target: Path) -> None:
             rows_of(opened, session)
             session.commit([], token)
         before = rows_of(opened, session)
-        opened._show_hidden_states(1, (1,))
+        opened.renew_context()
         assert session.pending_tokens == len(SPARSE) + 2
         assert np.allclose(rows_of(opened, session), before, atol=2e-2)
         opened.close()  # before the session

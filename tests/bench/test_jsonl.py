@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.bench import jsonl
-from paceline.bench.jsonl import Line, LineError, object_of, raw_lines, text_of
+from paceline.bench.jsonl import Line, LineError, object_of, raw_lines
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -35,14 +35,13 @@ def test_overlong_line_is_cut_and_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert lines == [Line(1, b"[12]"), Line(2, b"xxxxx"), Line(3, b"[34]"), Line(4, b"yyyyy")]
     for line in lines[1::2]:
         with pytest.raises(LineError, match="is longer than 0 MiB"):
-            text_of(line)
-    assert text_of(lines[2]) == "[34]"
+            object_of(line)
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"\xff", "is not UTF-8 text (byte 0); convert it first"),
+        (b"\xff", "is no JSON ('utf-8' codec can't decode byte 0xff in position 0"),
         (b'{"a": 1', "is no JSON (Expecting ',' delimiter"),
         (b"[" * 100_000, "is no JSON ("),
         (b"1" * 5000, "is no JSON (Exceeds the limit"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.bench import BenchPlan
 from paceline.bench.method import parse, parse_all
+from paceline.bench.plan import BenchPlan
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
@@ -64,13 +64,11 @@ def test_a_stored_plan_is_the_plan() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"items": -1}, "items -1"),
         ({"n": 1}, "from the second on"),
-        ({"seed": -1}, "seed"),
         ({"peers": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
-        ({"peers": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "leave out --temp"),
+        ({"peers": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "--temp"),
     ],
 )
-def test_numbers_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:
+def test_plans_that_cannot_be_measured_are_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         BenchPlan(**values)

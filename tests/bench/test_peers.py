@@ -46,7 +46,7 @@ def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path)
         (["vllm"], UsageError, f"--peer vllm: unknown; choose from {', '.join(BASELINES)}"),
         (["transformers", "transformers"], UsageError, "--peer transformers: given twice"),
         (["openai"], UsageError, "--peer openai: give its address"),
-        (["llama-server=/nowhere/x"], PeerError, "/nowhere/x is no program"),
+        (["llama-server=/nowhere/x"], PeerError, "there is no program /nowhere/x"),
         (["llama-speculative=/nowhere/x"], PeerError, "there is no program /nowhere/x"),
     ],
 )

@@ -13,11 +13,12 @@ import pytest
 from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.backends.llama_cpp.session import LlamaSession
-from paceline.bench.bench import Bench, BenchPlan, BenchRecord, unwatched
+from paceline.bench.bench import Bench, BenchRecord, unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.history import History
 from paceline.bench.method import parse_all
 from paceline.bench.paceline_system import LoadedModels, PacelineSystem
+from paceline.bench.plan import BenchPlan
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item

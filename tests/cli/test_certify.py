@@ -109,8 +109,8 @@ def test_prompts_are_lines_of_text_or_of_json(text: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("gap.txt", b"one\n\ntwo\n", "gap.txt, line 2: is empty"),
-        ("none.jsonl", b'{"text": "a"}', 'none.jsonl, line 1: is no JSON object with a "prompt"'),
+        ("gap.txt", b"one\n\ntwo\n", "gap.txt, line 2: give a prompt"),
+        ("none.jsonl", b'{"text": "a"}', 'none.jsonl, line 1: give a JSON object with a "prompt"'),
         ("long.txt", b"a\n" + b"hello" * 200, "the prompt has 1,000 tokens, the context 512"),
     ],
 )
@@ -125,8 +125,8 @@ def test_what_cannot_be_certified_is_refused(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixture = str(write_architecture(tmp_path / "moe.gguf", "qwen3moe"))
-    certify(capsys, "-m", mixture, "--lossy", "experts=1").refused(2, "--lossy experts=1: changes the output")
-    certify(capsys, "-m", mixture, "--role", "speed").refused(2, "--role speed: changes the output")
+    certify(capsys, "-m", mixture, "--lossy", "experts=1").refused(2, "--lossy experts=1: nothing to certify")
+    certify(capsys, "-m", mixture, "--role", "speed").refused(2, "--role speed: nothing to certify")
     monkeypatch.setattr("paceline.backends.llama_cpp.target.drops_rejected_drafts", lambda _: False)
     mamba = str(write_architecture(tmp_path / "mamba.gguf", "mamba"))
     certify(capsys, "-m", mamba).refused(2, "the model's state cannot be rolled back")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import command, run
+from command_line import run
 from damaged import DAMAGES, write_damaged
 
 Capture = pytest.CaptureFixture[str]
@@ -46,13 +46,6 @@ def test_a_damaged_target_is_refused_in_one_line_that_names_it(
     said = done.err.splitlines()[-1]  # --compare has a heading before
     assert said.startswith(f"paceline: {damaged[damage]}: its logits are not numbers (NaN) at position ")
     assert "the file is damaged (download it again)" in said
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_target_is_not_certified(capsys: Capture, damaged: dict[str, Path], damage: str) -> None:
-    small = ("--samples", "100", "--contexts", "2", "--sequences", "2", "-n", "8", "-t", "1")
-    done = command(capsys, "certify", "-m", damaged[damage], "--draft", "lookup", *small)
-    done.refused(1, str(damaged[damage]), "its logits are not numbers (NaN)")
 
 
 DRAFTERS: dict[str, tuple[str, ...]] = {

@@ -79,7 +79,7 @@ def test_what_asks_for_more_is_measured(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--seconds", "0"), ("--seconds 0.0", "above 0")),
+        (("--seconds", "0"), ("--seconds",)),
         (("--rows", "1,x"), ("--rows 1,x", "whole numbers")),
     ],
 )

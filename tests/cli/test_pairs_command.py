@@ -104,7 +104,7 @@ def test_a_model_of_transformers_is_a_target_too(capsys: Capture, folder: Path) 
     file = run(capsys, folder, f"hf:{folder / 'target.gguf'}")
     assert file.code == 0
     assert "draft.gguf" in file.out
-    run(capsys, folder, folder).refused(1, "is a folder with GGUF files: name one")
+    run(capsys, folder, folder).refused(1, "name a GGUF file, such as")
 
 
 def test_a_copy_of_the_shipped_draft_is_listed_once(

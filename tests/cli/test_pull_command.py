@@ -86,7 +86,7 @@ def test_ctrl_c_says_how_to_go_on(capsys: Capture, hub: Hub, tmp_path: Path) -> 
 
 
 def test_what_cannot_be_had_is_one_line(capsys: Capture, hub: Hub) -> None:
-    command(capsys, "pull", "user/none").refused(2, "has no user/none, or it is private")
+    command(capsys, "pull", "user/none").refused(2, "user/none: ", "has none, or it is private")
     words = "hf.co/user/repo is not on this machine: paceline pull hf.co/user/repo"
     command(capsys, "pull", "user/repo", "--offline").refused(2, words)
 

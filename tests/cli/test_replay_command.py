@@ -139,17 +139,6 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
 # A draft model.
 
 
-def test_a_draft_model_drafts_along_the_record(capsys: Capture, curve: Path) -> None:
-    args = (TOKENS, "--limit", "2", "-md", zoo.draft_path(), "-t", "1", "--methods", "lookup+model,model")
-    done = replay(capsys, *args, "--cost-curve", curve, "--json")
-    assert (done.code, done.err) == (0, "")
-    assert done.json["draft_model"] == "paceline-draft.gguf"
-    _, both, model = done.json["results"]
-    assert model["by_source"]["model"]["accepted"] > 0
-    assert set(both["by_source"]) == {"lookup", "model"}
-    assert "\ndraft     paceline-draft.gguf\n" in replay(capsys, *args, *TOKENIZER).out
-
-
 def test_draft_of_another_vocabulary_is_refused(capsys: Capture, models: Path, tmp_path: Path) -> None:
     given = ("-t", "1", "--methods", "model")
     draft = models / "draft.gguf"

@@ -52,7 +52,11 @@ def test_a_trained_head_drafts(capsys: Capture, data: Path, tmp_path: Path) -> N
 
 
 def test_bad_settings_are_refused(capsys: Capture, data: Path, tmp_path: Path) -> None:
-    for options, message in ((("--tv", "2"), "--tv"), (("--lr", "0"), "--lr"), (("-o", data), "is a file")):
+    for options, message in (
+        (("--tv", "2"), "variation"),
+        (("--lr", "0"), "learning_rate"),
+        (("-o", data), "is a file"),
+    ):
         done = command(capsys, "train", "medusa", "-m", TOY, "--data", data, "-o", tmp_path / "x", *options)
         assert done.code != 0
         assert message in done.err

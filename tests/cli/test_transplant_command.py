@@ -35,7 +35,7 @@ def test_refusal_leaves_the_disk_unchanged(capsys: Capture, foreign_draft: Path,
     out = tmp_path / "kept.gguf"
     out.write_bytes(b"precious")
     given = (foreign_draft, "-o", out, "--vocab-of")
-    transplanted(capsys, *given, zoo.target_path()).refused(2, "kept.gguf exists: choose another name")
+    transplanted(capsys, *given, zoo.target_path()).refused(2, "kept.gguf: exists; choose another name")
     transplanted(capsys, *given, foreign_draft, "--force").refused(2, "already: use it as it is")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]
 

@@ -105,7 +105,7 @@ def test_a_part_of_a_gguf_file_drafts_for_it(said: Said, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("view", "why"),
     [
-        ("attention=1", "half of a layer"),
+        ("attention=1", "runs whole layers"),
         ("", "write exit=N or skip=N"),
         ("exit=99", "layers, numbered from 0"),
         ("exit=two", "write view:exit=N"),

@@ -41,7 +41,7 @@ def test_path_prints_where_a_model_is(capsys: Capture) -> None:
 def test_refused_inflation_leaves_the_disk_unchanged(capsys: Capture, tmp_path: Path) -> None:
     kept, new = tmp_path / "kept.gguf", tmp_path / "new.gguf"
     kept.write_bytes(b"precious")
-    command(capsys, "zoo", "inflate", kept).refused(2, "kept.gguf exists")
+    command(capsys, "zoo", "inflate", kept).refused(2, "kept.gguf: exists")
     words = "--params lots: write a number of parameters such as 200M"
     command(capsys, "zoo", "inflate", new, "--params", "lots").refused(2, words)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]

@@ -15,7 +15,7 @@ from paceline.drafters import ngram_cache
 from paceline.drafters.ngram import Counts
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.models import zoo
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError
 
 DATA = Path(__file__).parent.parent / "data" / "ngram"
 TEXTS: dict[str, list[int]] = json.loads((DATA / "tokens.json").read_text())
@@ -172,18 +172,3 @@ def test_the_shipped_idioms_are_small_static_caches_of_the_embedded_tokenizer(ki
     assert len(cache) > 2_000
     assert cache.span() <= 8_192
     assert path.stat().st_size <= 100_000
-
-
-def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
-        NgramCache.read(tmp_path / "x.bin")
-    with pytest.raises(UsageError, match="no such file"):
-        NgramCache.read(tmp_path)
-
-
-def test_an_empty_cache_is_not_written(tmp_path: Path) -> None:
-    path = tmp_path / "x.bin"
-    path.write_bytes(WHOLE)
-    with pytest.raises(UsageError, match="is empty"):
-        NgramCache.build([]).write(path)
-    assert path.read_bytes() == WHOLE

@@ -30,16 +30,6 @@ def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
     assert said["offload"] is False
 
 
-def test_a_containers_limits_decide(tmp_path: Path) -> None:
-    found = probe(SystemFiles(trees.docker(tmp_path)))
-    assert found.cores.allowed == frozenset({1, 2})
-    assert found.threads.threads == 2
-    found = probe(SystemFiles(trees.container(tmp_path / "pod")))
-    assert found.threads.threads == 1
-    assert found.memory is not None
-    assert found.memory.usable <= 2 << 30
-
-
 def test_broken_files_are_told_one_by_one(tmp_path: Path) -> None:
     found = probe(SystemFiles(trees.broken(tmp_path)))
     unread = ["container limits", "which processors share a core", "what the processor can do"]

@@ -75,10 +75,13 @@ def test_a_published_head_of_another_width_is_refused(tmp_path: Path) -> None:
     [
         (lambda f: change_config(f, paceline={"version": 99}), "of a newer version .*: update"),
         (lambda f: change_config(f, transformer_layer_config={}), "vocab_size in .* is incomplete"),
-        (lambda f: change_config(f, speculators_model_type="kelpie"), "a head of speculators' type 'kelpie'"),
+        (
+            lambda f: change_config(f, speculators_model_type="kelpie"),
+            "speculators_model_type in config.json is 'kelpie'",
+        ),
         (
             lambda f: change_config(f, speculators_model_type="dspark", markov_head_type="x"),
-            "type 'x': only vanilla",
+            "markov_head_type in config.json is 'x': only vanilla",
         ),
         (lambda f: change_config(f, eagle_aux_hidden_state_layer_ids=[0, 1]), "fc.weight is"),
         (lambda f: change_config(f, eagle_aux_hidden_state_layer_ids=[0, 1, 9]), "reads the layers 0, 1, 9"),
@@ -97,7 +100,7 @@ def test_a_newer_head_of_our_own_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"newer version \(99, .*\): update"):
         open_head(tmp_path, TARGET)
     change_config(written(tmp_path, "medusa"), paceline_head="kelpie")
-    with pytest.raises(ModelError, match="a head of the kind 'kelpie'"):
+    with pytest.raises(ModelError, match=r"paceline_head in config.json is 'kelpie'"):
         open_head(tmp_path, TARGET)
 
 
@@ -139,7 +142,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path: Path) -> None:
         read_head(folder)
     assert not trace.exists()
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ModelError, match="cut short or damaged"):
+    with pytest.raises(ModelError, match="is damaged, or holds more"):
         read_head(folder)
 
 

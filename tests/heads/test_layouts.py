@@ -122,8 +122,6 @@ def test_a_repository_without_a_head_is_none(tmp_path: Path) -> None:
     assert head_config(tmp_path) is None
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 16}))
     assert head_config(tmp_path) is None
-    (tmp_path / "config.json").write_text("[1]")
-    assert head_config(tmp_path) is None
 
 
 def test_a_llama_of_one_layer_is_told_from_eagle_by_its_tokenizer(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_requests_that_ended_are_forgotten() -> None:
         runner.batch[-1].said = len(runner.batch[-1].answer)
         runner.leave()
     runner.step()
-    assert len(portfolio._requests) == len(runner.batch) == 0
+    assert len(portfolio._requests._by_ending) == len(runner.batch) == 0
 
 
 def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:
@@ -216,7 +216,7 @@ ALONE = "does not draft from texts alone: in vLLM choose from auto, suffix"
     ("settings", "words"),
     [
         *(({"drafters": [name]}, ALONE) for name in ("model", "lookahead")),
-        *(({"drafters": ["datastore"]}, "needs a corpus"), ({"p_min": 1.0}, "from 0 to less than 1")),
+        *(({"drafters": ["datastore"]}, "needs a corpus"), ({"p_min": 1.5}, "between 0 and 1")),
         ({"rows": 0}, "at least 1"),
         ({"depth": 3}, "unknown setting 'depth': choose from corpora, drafters"),
         ("suffix", "must hold settings"),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from command_line import program
 from paceline.models import zoo
-from paceline.models.names import model_path
 from paceline.models.resolve import file_of, local_files
 from paceline.models.stores.reference import parse
 from paceline.speculative.errors import ModelError, UsageError
@@ -51,10 +48,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pretend(tmp_path / "site", DATA)
 
 
-def test_path_of_a_model_has_no_backend_prefix() -> None:
-    assert model_path(Path("hf:some/folder")) == model_path(Path("some/folder")) == Path("some/folder")
-
-
 def test_a_packages_file_is_found_without_importing_it(installed: Path) -> None:
     assert file_of("zoo:smollm2") == installed
     (found,) = local_files("zoo:smollm2", parse("zoo:smollm2"))
@@ -68,12 +61,6 @@ def test_altered_file_is_refused_with_the_command_that_helps(installed: Path) ->
     with pytest.raises(ModelError) as caught:
         file_of("zoo:smollm2")
     assert str(caught.value) == f"{installed}: is damaged, or another version (by its SHA-256): {AGAIN}"
-
-
-def test_the_program_says_it_in_one_line(tmp_path: Path) -> None:
-    model = pretend(tmp_path, DATA)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    program("run", "-m", "zoo:smollm2", "Hello", PYTHONPATH=path).refused(1, f"{model}: is damaged", AGAIN)
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -171,8 +171,7 @@ def test_the_role_speed_uses_the_recommended_share(
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ({"counts": (5,)}, "experts 5: a token uses 2; give other numbers from 1 to 4"),
-        ({"counts": (2,)}, "experts 2"),
+        ({"counts": (5,)}, "experts=5"),
         ({"text": "a"}, "fewer than two tokens"),
         ({"target": "toy:"}, "has no experts"),
     ],
@@ -188,9 +187,7 @@ def test_impossible_plans_of_experts_are_refused(
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ({"shares": ()}, "shares of a prompt"),
-        ({"shares": (0.5, 1.0)}, "shares of a prompt"),
-        ({"bound": 1.1}, "an agreement of 1.1: must be at most 1"),
+        ({"shares": (0.5, 1.0)}, "the share of a long prompt"),
         ({"suite": "toy", "items": 1}, "holds no prompt of more than 256 tokens that fits"),
         ({"draft": None}, "a draft model has to say"),
     ],

@@ -79,14 +79,6 @@ def test_a_corpus_of_another_tokenizer_is_refused(home: Path, vocab: Vocab, size
         open_corpus("mine", other)
 
 
-@pytest.mark.parametrize("gone", [STATIC, DATASTORE])
-def test_a_corpus_without_its_files_is_refused(home: Path, vocab: Vocab, gone: str) -> None:
-    path = make(home / "mine", vocab) / gone
-    path.unlink() if path.is_file() else path.rmdir()
-    with pytest.raises(ModelError, match=rf"{gone}: is missing"):
-        open_corpus("mine", vocab)
-
-
 @pytest.mark.parametrize(
     "damage",
     [

@@ -68,23 +68,6 @@ def test_a_file_that_is_damaged_or_foreign_is_said_and_can_be_replaced(damage: A
     assert len(said) == 1
 
 
-def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    store(KEY, kept(), print)
-
-    def full(*args: Any, **more: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    said: list[str] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
-        assert not store(KEY, CachedCosts(PassCosts.flat(3.0)), said.append)
-    assert "No space left on device" in said[0]
-    found = load(KEY, said.append)
-    assert found is not None
-    assert found.cost.seconds(1, 256) == 0.1
-    assert len(list(path_of(KEY).parent.iterdir())) == 1
-
-
 @pytest.mark.parametrize(
     ("other", "covered"),
     [

@@ -54,11 +54,6 @@ def test_any_exception_kills_the_process() -> None:
         run(python("import time; time.sleep(60)"), tick=interrupt)
 
 
-def test_a_command_that_does_not_exist_raises_os_error() -> None:
-    with pytest.raises(FileNotFoundError):
-        run(["/nonexistent/program"])
-
-
 def test_usage_of_an_ended_process_is_the_last_one_known() -> None:
     process = subprocess.Popen(python(""))
     process.wait()

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from paceline.system import scratch
 from paceline.system.scratch import NAME, remove_leftovers, scratch_file, scratch_folder
 
@@ -44,29 +42,6 @@ def test_it_is_there_for_as_long_as_it_is_worked_on(tmp_path: Path) -> None:
         assert names(tmp_path) == {file.name, folder.name}
         assert all(NAME.fullmatch(name) for name in names(tmp_path))
     assert names(tmp_path) == set()
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    def work() -> None:
-        with scratch_file(tmp_path), scratch_folder(tmp_path) as folder:
-            (folder / "text").write_bytes(b"half")
-            raise error
-
-    with pytest.raises(error):
-        work()
-    assert names(tmp_path) == set()
-
-
-def test_modes_are_those_of_the_umask_or_the_users_alone(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        with scratch_file(tmp_path) as usual, scratch_file(tmp_path, scratch.PRIVATE) as private:
-            assert [path.stat().st_mode & 0o777 for path in (usual, private)] == [0o640, 0o600]
-        with scratch_folder(tmp_path) as folder:
-            assert folder.stat().st_mode & 0o777 == 0o700
-    finally:
-        os.umask(before)
 
 
 def age(path: Path, seconds: float = scratch.MAX_AGE_SECONDS + 60) -> None:

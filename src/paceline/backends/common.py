@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -76,13 +77,43 @@ def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
         raise UsageError(f"{origin}: has no token {wrong[0]}: its vocabulary has {n_vocab:,}")
 
 
+@dataclass(frozen=True)
+class SparsePrompt:
+    """Where the computed tokens of a prompt stand. A token's place is its index in the KV cache, its position
+    is its index in the text. Tokens after the prompt follow without gaps.
+    positions: of the computed tokens, ascending."""
+
+    positions: Sequence[int]
+
+    @property
+    def skipped(self) -> int:
+        """Prompt tokens that are left out."""
+        return self.positions[-1] + 1 - len(self.positions)
+
+    @property
+    def dense_prefix(self) -> int:
+        """Tokens before the first gap."""
+        return next((i for i, position in enumerate(self.positions) if i != position), len(self.positions))
+
+    def position(self, place: int) -> int:
+        return self.positions[place] if place < len(self.positions) else place + self.skipped
+
+    def moves(self, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the runs of the first `end` places, the last one first: start, end, and distance to move."""
+        for start in range(end - 1, -1, -1):
+            if start == 0 or self.positions[start] > self.positions[start - 1] + 1:
+                if distance := self.positions[start] - start:
+                    yield start, end, distance
+                end = start
+
+
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
     The owner is a weak reference: a session that an interrupt drops frees its slot."""
 
     def __init__(self) -> None:
         self.cached: list[int] = []
-        self.skipped = 0  # prompt tokens that the cache leaves out
+        self.sparse: SparsePrompt | None = None  # the cache leaves out prompt tokens
         self.owner: weakref.ref[Any] | None = None
 
     @property
@@ -91,12 +122,7 @@ class CacheSlot:
 
     def common_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens are in the cache, each at its position."""
-        return 0 if self.skipped else common_prefix(self.cached, tokens)
-
-
-def dense_prefix(positions: Sequence[int]) -> int:
-    """Return how many positions there are before the first gap."""
-    return next((i for i, position in enumerate(positions) if i != position), len(positions))
+        return 0 if self.sparse is not None else common_prefix(self.cached, tokens)
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -113,10 +139,10 @@ def free_slots(slots: Sequence[S]) -> list[S]:
 class CachedSession(TreeSession, Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
 
-    _keeps_root: a state cannot go back from the root.
+    _keeps_root: recurrent state: cannot be rolled back past the root.
     _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
-    _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some are left
-    out. _prompt_positions: the positions of its first tokens; a further token's is its place in `tokens`."""
+    _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
+    prompt are left out (`_sparse`)."""
 
     _keeps_root = False
 
@@ -124,13 +150,13 @@ class CachedSession(TreeSession, Generic[S]):
         super().__init__(n_ctx)
         self._slot: S | None = None
         self._context = self.tokens
-        self._prompt_positions: Sequence[int] = ()
+        self._sparse: SparsePrompt | None = None
         self._clear_tree()
 
     @property
     def n_skipped(self) -> int:
         """Prompt tokens that are left out."""
-        return len(self.tokens) - len(self._context)
+        return 0 if self._sparse is None else self._sparse.skipped
 
     @property
     def context_length(self) -> int:
@@ -139,8 +165,8 @@ class CachedSession(TreeSession, Generic[S]):
 
     def _positions(self, start: int, end: int) -> list[int]:
         """Return the positions of the tokens at the places [start, end) of the cache."""
-        known, skipped = self._prompt_positions[start:end], self.n_skipped
-        return [*known, *range(start + len(known) + skipped, end + skipped)]
+        places = range(start, end)
+        return list(places if self._sparse is None else map(self._sparse.position, places))
 
     def _clear_tree(self) -> None:
         self.tree = None
@@ -169,10 +195,10 @@ class CachedSession(TreeSession, Generic[S]):
             self.extend(prompt)
             return
         self._require_room(len(prompt))
-        context = [prompt[position] for position in positions]
-        self._begin(context[: dense_prefix(positions)])
-        self.tokens, self._context, self._prompt_positions = list(prompt), context, positions
-        self.slot.skipped = self.n_skipped
+        sparse, context = SparsePrompt(positions), [prompt[position] for position in positions]
+        self._begin(context[: sparse.dense_prefix])
+        self.tokens, self._context, self._sparse = list(prompt), context, sparse
+        self.slot.sparse = sparse
 
     def read(self, n: int) -> None:
         """Record that the next `n` tokens are in the cache."""
@@ -199,13 +225,13 @@ class CachedSession(TreeSession, Generic[S]):
                 self._commit(self.tree, ())  # the state with the root is that of committed tokens, too
             else:
                 self.rollback()
-            if self.n_skipped:
+            if self._sparse is not None:
                 self._drop_context()
             self._slot.owner = None
             self._slot = None
             self._release()
         super().close()
-        self._context, self._prompt_positions = self.tokens, ()
+        self._context, self._sparse = self.tokens, None
 
     def _rewind(self) -> None:
         self.rollback()

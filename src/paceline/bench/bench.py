@@ -7,15 +7,16 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from paceline.bench import systems
 from paceline.bench.history import History, Status
-from paceline.bench.method import PLAIN, parse_all
+from paceline.bench.method import PLAIN, check_draft, parse_all
 from paceline.bench.paceline_system import LoadedModels
+from paceline.bench.plan import BenchPlan
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import Recorder
@@ -24,12 +25,9 @@ from paceline.bench.suites.workload import (
     Item,
     filter_size,
     interleaved,
-    is_file,
     length,
     load,
     sample_items,
-    split_format,
-    suite_names,
 )
 from paceline.bench.summary import BenchResult, summarize
 from paceline.bench.system import ItemMeasurements
@@ -37,9 +35,8 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts
 from paceline.models.names import model_path
 from paceline.plan import model_files
-from paceline.settings import AUTO, Drafting, LoadOptions, make_settings
+from paceline.settings import AUTO, Drafting
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
-from paceline.speculative.sampling import Sampling
 from paceline.storage.corpora import Corpora
 
 LONG_ITEM_CHARACTERS = 12_000  # an item of this length needs a longer context
@@ -47,71 +44,6 @@ LONGEST_CONTEXT = 8192  # tokens
 FULL_CONTEXT = 4096  # a target with a shorter context gets the tiny items of a suite
 TIMED_MAX_TOKENS = 128  # tokens of an answer under a time limit
 GATE_TIME_SHARE = 1 / 3  # of a time limit, for the gate of a sampled bench
-FULL_ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class BenchPlan:
-    """The configuration of a bench.
-
-    models: files and engine of `load`. drafting: fields of Drafting, for every method.
-    methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
-    suite: name, comma-separated names or file; "" chooses by the model, as does size "". rounds: measurements
-    of each item. items, n, minutes: limits on items, tokens of an answer, and time; 0 is unlimited.
-    keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing."""
-
-    models: LoadOptions = field(default_factory=LoadOptions)
-    drafting: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Sampling = field(default_factory=Sampling)
-    methods: str = "plain"
-    peers: tuple[str, ...] = ()
-    suite: str = ""
-    size: str = ""
-    items: int = 0
-    rounds: int = FULL_ROUNDS
-    n: int = 0
-    seed: int = 0
-    ignore_eos: bool = True
-    keep_prompts: bool = False
-    minutes: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
-            if getattr(self, name) < low:
-                raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
-        if not 0 <= self.minutes < 1e6:
-            raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
-        if self.peers and not self.sampling.greedy:
-            raise UsageError("--peer: sampled output of other programs cannot be checked; leave out --temp")
-        if self.keep_prompts and self.peers:
-            raise UsageError(
-                "--keep-prompts: other programs (--peer) read every prompt; leave out one option"
-            )
-        if self.n == 1:
-            raise UsageError("1 token an answer: the speed of decoding shows from the second on")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan with absolute paths, since it may be read in another folder."""
-        models = self.models.models_as_dict()
-        models |= {role: models[role] and _absolute(models[role]) for role in ("target", "draft")}
-        peers = ["".join([*one[:2], _absolute(one[2])]) for one in (p.partition("=") for p in self.peers)]
-        suite = self.suite
-        if is_file(suite):
-            forms = [split_format(part) for part in suite_names(suite)]
-            paths = [(form, _absolute(path)) for form, path in forms]
-            suite = ",".join(f"{form}:{path}" if form else path for form, path in paths)
-        changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
-        plain = {it.name: getattr(self, it.name) for it in fields(self)}
-        return plain | changed | {"sampling": asdict(self.sampling)}
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> BenchPlan:
-        plan = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
-        # JSON keys are strings.
-        bias = {int(k): float(v) for k, v in stored["sampling"].get("logit_bias", {}).items()}
-        sampling = make_settings(Sampling, {**stored["sampling"], "logit_bias": bias})
-        changed = {"sampling": sampling, "peers": tuple(stored["peers"])}
-        return cls(**plan | changed | {"models": LoadOptions.of(**stored["models"])})
 
 
 def facts_of(target: Path) -> ModelFacts | None:
@@ -119,11 +51,6 @@ def facts_of(target: Path) -> ModelFacts | None:
         return read_model_facts(model_path(target), tokens=False)
     except (PacelineError, OSError):  # the toy model, or a file that loading will report
         return None
-
-
-def _absolute(text: str) -> str:
-    """Return the absolute path if the text names a file, and otherwise the text."""
-    return str(Path(text).resolve()) if text and Path(text).is_file() else text
 
 
 @dataclass
@@ -203,10 +130,7 @@ class Bench:
         used = any(method.uses_draft for method in self._methods)
         models = self._plan.models
         target, draft = model_files(models.target, models.draft, ["model" if used else "lookup"])
-        if draft is None and any(method.needs_draft for method in self._methods):
-            raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
-        if draft is not None and not used:
-            raise UsageError("a draft model is given (-md), but no method names 'model'")
+        check_draft(self._methods, draft is not None)
         return target, draft
 
     def measure(self) -> BenchRecord:
@@ -286,8 +210,6 @@ class Bench:
         plan = self._plan
         size = plan.size or ("tiny" if models.plain.target.caps.n_ctx < FULL_CONTEXT else "full")
         fitting = filter_size(self._every, size)
-        if not fitting:
-            raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
         if plan.items:
             fitting = sample_items(fitting, plan.items)
         if not plan.minutes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from paceline.bench.certify.certificate import (
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import explain, first_non_greedy_token, rows_of
 from paceline.settings import Drafting
-from paceline.speculative.errors import PeerError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
@@ -108,9 +106,7 @@ class Contestant:
     @property
     def row(self) -> dict[str, Any]:
         """The fields of BenchResult that are known without measurements."""
-        verdict, memory = self.verdict, None
-        with suppress(PeerError):  # the program has ended
-            memory = self.system.memory()
+        verdict, memory = self.verdict, self.system.memory()
         known = {"lossless": verdict.lossless, "verdict": verdict.description, "memory": memory}
         return {"system": self.name, **known}
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,20 +79,14 @@ class History:
         return stored
 
     def _append(self, key: str, data: Mapping[str, Any]) -> None:
-        try:
+        with self._using("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             append_line(self.path, json.dumps({"run": key, **data}).encode() + b"\n")
-        except OSError as error:
-            raise self._unusable(f"cannot be written ({error.strerror})") from error
 
     def _lines(self) -> list[dict[str, Any]]:
         """Return all lines except those that a killed process left cut short."""
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._unusable(f"cannot be read ({error.strerror})") from error
+        with self._using("read"):
+            data = self.path.read_bytes() if self.path.exists() else b""
         out = []
         for line in data.splitlines():
             try:
@@ -100,11 +95,18 @@ class History:
                 continue
             if isinstance(one, dict) and isinstance(one.get("run"), str):
                 out.append(one)
-        if data.strip() and not out:
-            raise self._unusable("is damaged, or no bench history")
-        if any(one.get("format", FORMAT) > FORMAT for one in out):
-            raise self._unusable("is of a newer Paceline: update Paceline")
+        is_newer = any(one.get("format", FORMAT) > FORMAT for one in out)
+        if is_newer or (data.strip() and not out):
+            newer = "is of a newer Paceline: update Paceline"
+            raise self._unusable(newer if is_newer else "is damaged, or no bench history")
         return out
+
+    @contextmanager
+    def _using(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._unusable(f"cannot be {what} ({error.strerror})") from error
 
     def _unusable(self, why: str) -> HistoryError:
         advice = "name another file with --history FILE, or give --no-history"

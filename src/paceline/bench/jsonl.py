@@ -6,6 +6,7 @@ import json
 import reprlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -51,25 +52,29 @@ def raw_lines(path: Path) -> Iterator[Line]:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
 
 
-def text_of(line: Line) -> str:
-    """Return the text of a line. Raises LineError if it is too long or not UTF-8."""
-    if len(line.data) > LONGEST:
-        raise LineError(f"is longer than {LONGEST >> 20} MiB; {ADVICE}")
-    try:
-        return line.data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise LineError(f"is not UTF-8 text (byte {error.start}); convert it first") from error
-
-
 def object_of(line: Line) -> dict[str, Any]:
     """Return the JSON object of a line. Raises LineError."""
+    why = f"is longer than {LONGEST >> 20} MiB"
+    if len(line.data) <= LONGEST:
+        try:
+            if isinstance(value := json.loads(line.data.decode()), dict):
+                return value
+            why = "is no JSON object"
+        except (ValueError, RecursionError) as error:
+            why = f"is no JSON ({error})"
+    raise LineError(f"{why}; {ADVICE}")
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Write a place before the message of a UsageError, also one of pydantic."""
+    from pydantic import ValidationError
+
     try:
-        one = json.loads(text_of(line))
-    except (ValueError, RecursionError) as error:
-        raise LineError(f"is no JSON ({error}); {ADVICE}") from error
-    if not isinstance(one, dict):
-        raise LineError(f"is no JSON object; {ADVICE}")
-    return one
+        yield
+    except (ValidationError, UsageError) as error:
+        why = describe(error) if isinstance(error, ValidationError) else error
+        raise UsageError(f"{place}: {why}") from error
 
 
 def describe(error: ValidationError) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from paceline.bench.jsonl import located
 from paceline.drafter_table import DRAFTS, uses_draft
 from paceline.settings import Drafting, make_settings
 from paceline.speculative.errors import UsageError
@@ -41,12 +42,10 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     names, *changes = text.strip().split(":")
     drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
     own = dict(_change(text, change) for change in changes)
-    try:
-        # Only a draft model has a vocabulary to translate.
-        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
+    # Only a draft model has a vocabulary to translate.
+    shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
+    with located(f"method {text.strip()!r}"):
         return Method(text.strip(), make_settings(Drafting, {**shared, **own, "drafters": drafters}))
-    except UsageError as error:
-        raise UsageError(f"method {text.strip()!r}: {error}") from error
 
 
 def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
@@ -57,6 +56,15 @@ def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"method {twice[0]!r} is named twice")
     return methods
+
+
+def check_draft(methods: Sequence[Method], given: bool) -> None:
+    """Raise UsageError if a method needs a draft model and none is given, or if none uses the one given."""
+    needs = next((method.name for method in methods if method.needs_draft), "")
+    if given != any(method.uses_draft for method in methods) and (given or needs):
+        missing = f"method {needs!r}: needs a draft model: give one (-md), or leave 'model' out"
+        unused = "a draft model is given (-md), but no method names 'model': leave one out"
+        raise UsageError(unused if given else missing)
 
 
 def _change(text: str, change: str) -> tuple[str, Any]:

@@ -50,7 +50,8 @@ class Runner:
         """Answer the first possible item plainly, which warms the target up and shows its memory. Raises
         UsageError if no item fits the context."""
         if not any(self._ask(item) for item in items):
-            raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
+            why = next(iter(self.skipped), "the suite has no items of this --size")
+            raise UsageError(f"nothing to ask: {why}")
         self._models.memory = self._models.memory or resident()
 
     def answer_plain(self, items: Sequence[Item]) -> list[Item]:
@@ -200,11 +201,11 @@ class Runner:
         """Return the answer, or None from a program that has failed."""
         if entry.failed:
             return None
+        if isinstance(entry.system, PacelineSystem):
+            return entry.system.answer(ask)  # an error ends the bench
         try:
             return entry.system.answer(ask)
         except PacelineError as error:
-            if isinstance(entry.system, PacelineSystem):
-                raise
             entry.failed = str(error)
             return None
 

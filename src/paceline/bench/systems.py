@@ -28,22 +28,23 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Parse KIND or KIND=WHERE, each as (kind, where). Raises UsageError, and PeerError for a missing
     program."""
-    from paceline.bench.baselines.llama_cli import find_program
+    from paceline.bench.baselines.llama_programs import find_program
     from paceline.bench.baselines.llama_server import find_server
 
     out: list[tuple[str, str]] = []
     for text in texts:
         kind, _, where = text.partition("=")
-        if kind not in BASELINES:
-            raise UsageError(f"--peer {text}: unknown; choose from {', '.join(BASELINES)}")
-        if (kind, where) in out:
-            raise UsageError(f"--peer {text}: given twice")
+        unusable = {
+            f"unknown; choose from {', '.join(BASELINES)}": kind not in BASELINES,
+            "given twice": (kind, where) in out,
+            "give its address, as in openai=http://127.0.0.1:8000": text.rstrip("=") == "openai",
+        }
+        if why := next((why for why, applies in unusable.items() if applies), ""):
+            raise UsageError(f"--peer {text}: {why}")
         if kind == "llama-server":
             find_server(where or None)
         elif kind.startswith("llama-"):
             find_program(where or kind)
-        elif kind == "openai" and not where:
-            raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
         out.append((kind, where))
     return out
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.bench.plan import FULL_ROUNDS, BenchPlan
 from paceline.cli import groups, options
-from paceline.cli.groups import OptionGroup, option_table, with_option_groups
+from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
 from paceline.cli.help import GroupedCommand, GroupedGroup
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument
@@ -20,6 +21,7 @@ from paceline.cli.output import print_json, print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import NotLosslessError, PeerError, UsageError
+from paceline.speculative.validation import settings_of
 
 if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
@@ -29,25 +31,20 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
 
-PLAN_OPTIONS = OptionGroup(option_table(
+RENAMED = {"n": "-n --n-predict"}
+SETTINGS = settings_of(BenchPlan)
+PLAN_OPTIONS = OptionGroup([*option_table(
     WHAT,
     ("methods", str | None, None, "--methods", "NAMES",
      "Methods: plain,lookup,suffix,lookup+model. Settings follow a colon: model:n_draft=12:policy=fixed. "
      "Default: plain,auto,lookup and, with a draft model, model; with --full all of them."),
-    ("suite", str, "", "--suite", "NAME",
-     "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. "
-     "Default: real for a model with a chat template, else toy."),
-    ("size", Literal["", "tiny", "full"], "", "--size", "SIZE", "tiny or full. Default: by the model."),
-    ("minutes", float, 5.0, "--minutes", "N", "Time for all items. Takes as many as fit; 0: all."),
+    ("minutes", float, 5.0, "--minutes", "N", SETTINGS["minutes"].help),
     ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
-    ("items", int, 0, "--items", "N", "Number of items; 0: by time."),
-    ("rounds", int | None, None, "-r --rounds", "N", "Rounds of an item. Default: 1; with --full 5."),
-    ("n", int, 0, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's."),
+    ("rounds", int | None, None, "-r --rounds", "N", SETTINGS["rounds"].help),
     ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
      "Read prompts once for all methods. Default: yes, but with --full, --rounds or --peer."),
-    ("seed", int, 0, "--seed", "N", "The same seed draws the same texts."),
-))  # fmt: skip
+), *setting_options(WHAT, BenchPlan, "suite", "size", "items", "n", "seed", renamed=RENAMED)])  # fmt: skip
 PEER_OPTIONS = OptionGroup(option_table(
     WHAT,
     ("peer", list[str] | None, None, "--peer", "KIND",
@@ -93,8 +90,6 @@ def bench(
         if any(source.endswith("COMMANDLINE") for source in sources):
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
-
-    from paceline.bench.bench import FULL_ROUNDS, BenchPlan
 
     engine = replace(models.engine, exact_greedy=drafting.pop("exact_greedy"))
     loading = replace(resolve_models(models), engine=engine, corpora=tuple(corpora or ()))
@@ -190,8 +185,6 @@ def resume(
     as_json: options.AsJson = False,
 ) -> int:
     """Go on with an interrupted run; its measurements are kept."""
-    from paceline.bench.bench import BenchPlan
-
     runs = _open_history(history)
     stored = runs.run(which)
     if stored["status"] == "done":

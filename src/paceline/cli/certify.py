@@ -56,11 +56,10 @@ def certify(
     # The state check has a second session in the batch; passes of one shape have one session.
     engine = replace(loading.engine, sessions=1 if loading.engine.exact_greedy else 2)
     loading, quality = replace(loading, engine=engine), loading.quality
-    if loading.drafting.plain:
-        raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
-    if quality.lossy or quality.role == "speed":
-        given = f"--lossy {quality.lossy}" if quality.lossy else "--role speed"
-        raise UsageError(f"{given}: changes the output, which certify proves unchanged")
+    if loading.drafting.plain or quality.lossy or quality.role == "speed":
+        lossy = f"--lossy {quality.lossy}" if quality.lossy else "--role speed"
+        given = "--draft none" if loading.drafting.plain else lossy
+        raise UsageError(f"{given}: nothing to certify, which is that drafts change no output; leave it out")
     if prompts is not None:
         checks["prompts"] = read_prompts(prompts)
 

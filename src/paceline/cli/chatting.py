@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Any
 
@@ -85,10 +85,10 @@ class ChatLoop:
             if command and command[1] in ("bye", "exit", "quit"):
                 break
             try:
-                if command:
-                    if command[1] not in self._commands:
-                        near = did_you_mean(command[1], self._commands)
-                        raise UsageError(f"/{command[1]}: no such command{near}; /help lists them")
+                if command and command[1] not in self._commands:
+                    near, code = did_you_mean(command[1], self._commands), UsageError.exit_code
+                    note(f"paceline: /{command[1]}: no such command{near}; /help lists them")
+                elif command:
                     self._commands[command[1]]((command[2] or "").strip())
                 elif message := strip_block_quotes(line.strip()):
                     stopped = self._answer(message)
@@ -107,25 +107,23 @@ class ChatLoop:
         """Answer a message. Return True if Ctrl-C stopped the answer."""
         conversation = self._conversation
         conversation.messages.append({"role": "user", "content": message})
-        try:
-            with Interrupts() as interrupts:
-                interrupts.defer_first()
-                if self._early.pressed:
-                    self._early.forget()
-                    interrupts.pressed = True
-                prompt, dropped = conversation.prompt()
-                if dropped:
-                    note(
-                        f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
-                        f"sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})"
-                    )
-                generation = self._decode(prompt, interrupts)
-        except BaseException:
-            conversation.messages.pop()
-            raise
+        with ExitStack() as unanswered, Interrupts() as interrupts:
+            unanswered.callback(conversation.messages.pop)
+            interrupts.defer_first()
+            if self._early.pressed:
+                self._early.forget()
+                interrupts.pressed = True
+            prompt, dropped = conversation.prompt()
+            if dropped:
+                note(
+                    f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
+                    f"sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})"
+                )
+            generation = self._decode(prompt, interrupts)
+            if generation.tokens:
+                unanswered.pop_all()
         self._last = as_record(generation)
         if not generation.tokens:
-            conversation.messages.pop()
             note("stopped before the first word: your message was removed")
             return True
         conversation.add_answer(prompt, generation)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from paceline.api import LLM
 from paceline.bench.provenance import provenance
-from paceline.bench.replay.recording import PLAIN_DRAFTING, Recorder
+from paceline.bench.replay.recording import Recorder
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_detail, print_json, print_note
@@ -24,6 +24,7 @@ from paceline.report import where
 from paceline.report.sources import SourceMarks
 from paceline.report.table import comparison, details, summary
 from paceline.request_handle import Generation
+from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import count
 from paceline.speculative.sampling import Sampling
@@ -173,7 +174,7 @@ class Completion:
                 id_=f"run-{uuid.uuid4().hex[:12]}",
                 sampling=self._sampling,
                 seed=self._request["seed"],
-                drafting=PLAIN_DRAFTING if plain else self._llm.drafting,
+                drafting=PLAIN if plain else self._llm.drafting,
             )
 
     def _show(self, text: str) -> None:

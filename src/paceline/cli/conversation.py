@@ -30,18 +30,15 @@ def read_messages(file: Path) -> list[Message]:
     """Read a JSON list of messages with role and content. Raises UsageError."""
     try:
         data = json.loads(read_text(file))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: is no JSON ({error}); {FORM}") from error
-    if isinstance(data, dict):
-        data = data.get("messages")  # the body of a chat request
-    if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
-        raise UsageError(f"{file}: is no list of messages; {FORM}")
-    messages = []
-    for number, item in enumerate(data):
+        listed = data["messages"] if isinstance(data, dict) else data  # the body of a chat request
+        messages: list[Message] = [{name: item[name] for name in ("role", "content")} for item in listed]
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise UsageError(f"{file}: is no JSON list of messages ({error}); {FORM}") from error
+    for number, message in enumerate(messages):
         where = f"{file}: messages[{number}]"
-        role = typed.text(f"{where}: its role", item.get("role"))
-        messages.append({"role": role, "content": typed.text(f"{where}: its content", item.get("content"))})
-        if number and role == "system":
+        for name, value in message.items():
+            typed.text(f"{where}: its {name}", value)
+        if number and message["role"] == "system":
             raise UsageError(f"{where}: a system prompt in the middle: it has to be the first message")
     return messages
 

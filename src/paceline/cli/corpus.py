@@ -59,8 +59,6 @@ def build(
     Options that name a path or a pattern may be repeated. Logs are chats in OpenAI's format, or recorded
     requests with a text, a completion or tokens. An older corpus stays until the new one is complete."""
     paths, logs = [*(sources["paths"] or []), *(more or [])], sources["logs"] or []
-    if not (paths or logs):
-        raise UsageError("nothing to build from: name files or directories (--from) or logs (--from-log)")
 
     from paceline.backends.registry import open_tokenizer
     from paceline.cli.progress import progress

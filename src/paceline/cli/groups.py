@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -105,20 +105,21 @@ def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[i
     ]
 
 
-def setting_options(panel: str, kind: Any, *names: str) -> list[inspect.Parameter]:
-    """Return options for the fields of a settings class: these names, by default all that have a help."""
+def setting_options(
+    panel: str, kind: Any, *names: str, renamed: Mapping[str, str] = OPTION_NAMES, env: bool = True
+) -> list[inspect.Parameter]:
+    """Return options for the fields of a settings class: these names, by default all that have a help.
+
+    renamed: names of options, where they are not --NAME. env: see option_table."""
     settings, types = settings_of(kind), {it.name: it for it in fields(kind)}
     rows = []
     for name in names or settings:
-        choices, default = tuple(settings[name].choices), types[name].default
-        type_name = str(types[name].type).removesuffix(" | None")
-        hint: Any = Literal[choices] if choices else TYPES[type_name]
-        if default is None or (choices and default not in choices):
-            hint, default = hint | None, None
-        option_names = OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+        default, type_name = types[name].default, str(types[name].type).removesuffix(" | None")
+        hint: Any = TYPES[type_name] if default is not None else TYPES[type_name] | None
+        option_names = renamed.get(name, f"--{name.replace('_', '-')}")
         metavar = METAVARS.get(name) or METAVARS[type_name]
         rows.append((name, hint, default, option_names, metavar, settings[name].help))
-    return option_table(panel, *rows)
+    return option_table(panel, *rows, env=env)
 
 
 def _models(

@@ -17,12 +17,6 @@ QUOTES = '"""'
 HISTORY_LINES = 1000
 
 
-def is_block_open(text: str) -> bool:
-    """Return True if the text begins a block with three quotes and does not end it."""
-    block = text.lstrip()
-    return block.startswith(QUOTES) and not block[len(QUOTES) :].rstrip().endswith(QUOTES)
-
-
 def strip_block_quotes(text: str) -> str:
     """Return a message without the quotes of a block."""
     inner = text.strip()
@@ -33,7 +27,10 @@ def strip_block_quotes(text: str) -> str:
 
 def is_complete(lines: list[str]) -> bool:
     """Return True if the lines are a whole message: one line, or a block with its closing quotes."""
-    return lines[-1].rstrip().endswith(QUOTES) if lines[1:] else not is_block_open(lines[0])
+    first = lines[0].strip()
+    if len(lines) == 1 and first.startswith(QUOTES):
+        return first[len(QUOTES) :].endswith(QUOTES)
+    return len(lines) == 1 or lines[-1].rstrip().endswith(QUOTES)
 
 
 def read_piped_messages() -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import IO, Any
 from paceline.cli import options
 from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.output import print_json, with_typed_names
+from paceline.cli.output import print_record
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.settings import LoadOptions
-from paceline.speculative.errors import UsageError
-from paceline.speculative.validation import read_number
+from paceline.speculative.validation import read_numbers
 
 SUITE = ("--suite", "SUITE", "A suite of prompts, as for `paceline bench`.")
 EXPERTS_OPTIONS = OptionGroup(option_table(
@@ -36,7 +34,7 @@ PREFILL_OPTIONS = OptionGroup(option_table(
     ("suite", str, "real-grounded", *SUITE),
     ("items", int, 8, "--items", "N", "Prompts.", 1),
     ("n", int, 64, "-n --n-predict", "N", "Tokens of each answer.", 1),
-    ("bound", float, 0.9, "--min-agreement", "X", "Least share of likeliest tokens that stay so.", 0),
+    ("bound", float, 0.9, "--min-agreement", "X", "Least share of likeliest tokens that stay so.", 0, 1),
     env=False,
 ))  # fmt: skip
 
@@ -51,7 +49,7 @@ def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     from paceline.prepare.experts import measure_experts
     from paceline.report.variants import write_experts
 
-    counts, file = parse_numbers(int, "--experts", plan.pop("experts")), plan.pop("file")
+    counts, file = read_numbers(int, "--experts", plan.pop("experts")), plan.pop("file")
     plan |= {"counts": counts, "text": read_text(file) if file else "", "text_tokens": plan.pop("tokens")}
     run(measure_experts, models, plan, write_experts, as_json)
 
@@ -66,16 +64,8 @@ def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     from paceline.prepare.prefill import measure_prefill
     from paceline.report.variants import write_prefill
 
-    plan["shares"] = parse_numbers(float, "--shares", plan["shares"])
+    plan["shares"] = read_numbers(float, "--shares", plan["shares"])
     run(measure_prefill, models, plan, write_prefill, as_json)
-
-
-def parse_numbers(kind: Callable[[str], Any], name: str, text: str) -> tuple[Any, ...]:
-    """Read numbers with commas between them. Raises UsageError."""
-    try:
-        return tuple(read_number(kind, part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise UsageError(f"{name} {text}: write numbers with commas between them") from None
 
 
 def run(
@@ -97,7 +87,4 @@ def run(
             return drawn.enter_context(progress(work, interrupts, at_end=at_end))
 
         record = measure(resolve_models(models), begin, **plan)
-    if as_json:
-        print_json(record)
-    else:
-        write(with_typed_names(record), sys.stdout)
+    print_record(record, as_json, write)

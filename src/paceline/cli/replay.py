@@ -18,7 +18,6 @@ from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.backends.interface import Backend
-    from paceline.bench.method import Method
     from paceline.bench.replay.traces import Trace
     from paceline.speculative.policy.cost_model import DecodingCosts
     from paceline.text.interface import Tokenizer
@@ -66,10 +65,11 @@ def replay(
     drafting.pop("exact_greedy")  # there is no target
 
     import paceline
-    from paceline.backends.registry import open_tokenizer
+    from paceline.backends.registry import open_engine, open_tokenizer
     from paceline.bench.replay import tables
     from paceline.bench.replay.replay import FORMAT, Replay, ReplayContext, methods_of
     from paceline.cli.progress import progress
+    from paceline.hardware.threads import choose_threads
     from paceline.storage.corpora import Corpora
     from paceline.system.identity import cpu_name
 
@@ -82,7 +82,9 @@ def replay(
         traces = read_traces(files, text, limit, interrupts, template=replayed["chat_template"])
         draft = None
         if model_draft is not None:
-            draft = draft_model(model_draft, methods, models.engine.n_ctx, threads)
+            draft = open_engine(
+                Path(model_draft), n_ctx=models.engine.n_ctx, threads=choose_threads(threads), sessions=1
+            )
             stack.callback(draft.close)
         vocab = vocabulary(text, traces, draft)
         context = ReplayContext(
@@ -143,20 +145,6 @@ def costs_of(
     stored = {role: known_costs(BackendSpec(path, settings), role) for role, path in paths.items()}
     known = {role: costs for role, costs in stored.items() if costs is not None}
     return as_costs(known) if len(known) == len(paths) else None
-
-
-def draft_model(
-    path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int = 1
-) -> Backend:
-    """Return the loaded draft model. Raises UsageError if no method uses it."""
-    if not any(method.uses_draft for method in methods):
-        raise UsageError(
-            "a draft model is given, but no method names 'model': give --methods model, or leave it out"
-        )
-    from paceline.backends.registry import open_engine
-    from paceline.hardware.threads import choose_threads
-
-    return open_engine(Path(path), n_ctx=n_ctx, threads=choose_threads(threads), sessions=sessions)
 
 
 def read_traces(

@@ -46,7 +46,10 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     "--policy": _names("settings", "POLICIES"),
     "--verify": _names("settings", "VERIFY"),
     "--cross-vocab": _names("settings", "CROSS_VOCAB"),
-    "--dtype": _names("backends.transformers.loading", "DTYPES"),
+    "--cache-type": _names("settings", "CACHE_TYPES"),
+    "--kernels": _names("settings", "KERNELS"),
+    "--role": _names("settings", "ROLES"),
+    "--dtype": _names("settings", "DTYPES"),
     "--task": _names("doctor.draft_advice", "TASKS"),
     "--engine": _names("integrations.export", "ENGINES"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.speculative import validation as typed
@@ -27,16 +28,16 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     if sum(x is not None for x in (argument, option, file)) > 1:
         raise UsageError("more than one prompt: give it as an argument, with -p, with -f or on stdin")
     text = argument if argument is not None else option
+    where = "the prompt"
     if file is not None and str(file) != "-":
         text, where = read_text(file), f"{file}: the file"
-    elif text is None or text == "-":
-        if sys.stdin is None or (text is None and file is None and sys.stdin.isatty()):
-            raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
+    elif text is not None and text != "-":
+        text = typed.text("the prompt", text)
+    elif sys.stdin is not None and (text is not None or file is not None or not sys.stdin.isatty()):
         text, where = decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
-    else:
-        text, where = typed.text("the prompt", text), "the prompt"
     if not text:
-        raise UsageError(f"{where} is empty: give some text to complete")
+        why = "no prompt" if text is None else f"{where} is empty"
+        raise UsageError(f"{why}: give it as an argument, with -p, with -f FILE or on stdin")
     return text
 
 
@@ -46,24 +47,22 @@ def read_prompts(file: Path) -> list[str]:
     # splitlines() would also split at form feeds and other characters of a prompt.
     for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), 1):
         where, text = f"{file}, line {number}", line.removesuffix("\r")
-        if file.suffix == ".jsonl":
-            try:
-                text = json.loads(text)["prompt"]
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise UsageError(f'{where}: is no JSON object with a "prompt"') from error
-        if not typed.text(where, text).strip():
-            raise UsageError(f"{where}: is empty; give a prompt in every line")
-        prompts.append(text)
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            text = json.loads(text)["prompt"] if file.suffix == ".jsonl" else text
+            if typed.text(where, text).strip():
+                prompts.append(text)
+                continue
+        form = 'a JSON object with a "prompt"' if file.suffix == ".jsonl" else "a prompt"
+        raise UsageError(f"{where}: give {form} in every line")
     return prompts
 
 
 def decode(data: bytes, where: str, limit: int | None = None) -> str:
     """Return UTF-8 text without a byte order mark. Raises UsageError for more than `limit` bytes."""
-    if len(data) > (MAX_TEXT_BYTES if limit is None else limit):
-        raise UsageError(
-            f"{where}: has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
-        )
-    try:
-        return data.decode().removeprefix(BYTE_ORDER_MARK)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error
+    why = f"has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
+    if len(data) <= (MAX_TEXT_BYTES if limit is None else limit):
+        try:
+            return data.decode().removeprefix(BYTE_ORDER_MARK)
+        except UnicodeDecodeError as error:
+            why = f"is not UTF-8 text (byte {error.start}); convert it first"
+    raise UsageError(f"{where}: {why}")

@@ -12,11 +12,19 @@ from typing import Annotated, Any, Literal
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import LOSSLESS_OPTIONS, OptionGroup, option_table, with_option_groups
+from paceline.cli.groups import (
+    LOSSLESS_OPTIONS,
+    OptionGroup,
+    option_table,
+    setting_options,
+    with_option_groups,
+)
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
+from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
+from paceline.speculative.validation import read_numbers
 
 DATA, TRAINING = "Data", "Training"
 Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "pard", "confidence"]
@@ -24,39 +32,32 @@ KINDS = (
     "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), "
     "pard (a Llama that drafts several tokens in a pass) or confidence (for -md)."
 )
-DATA_OPTIONS = OptionGroup(option_table(
+RENAMED = {
+    **{"max_tokens": "-n --n-predict", "learning_rate": "--lr", "variation": "--tv"},
+    "use_cache": "--cache",
+}
+DATA_OPTIONS = OptionGroup([*option_table(
     DATA,
     ("data", list[Path] | None, None, "--data", "FILE",
      "Prompts: JSON lines, texts or folders of them; may be repeated. The target answers them itself."),
     ("suite", str, "", "--suite", "NAME", "Prompts of a suite, as for `paceline bench`."),
-    ("held_out", float, 0.05, "--held-out", "X", "Share of the prompts that are only evaluated on."),
-    ("max_tokens", int, 256, "-n --n-predict", "N", "Tokens of an answer.", 2),
-    ("temperature", float, 0.0, "--temp", "X", "Temperature of the answers; 0: greedy.", 0),
-    ("answer_minutes", float, 0.0, "--answer-minutes", "X", "Time for answers; 0: as long as it takes.", 0),
+    ("held_out", float, 0.05, "--held-out", "X", "Share of the prompts that are only evaluated on.",
+     0.001, 0.999),
     ("sessions", int, 8, "--sessions", "N", "Answers decoded at the same time.", 1),
     ("cache", Path | None, None, "--cache-dir", "FOLDER",
      "Folder of the answers and hidden states, which several heads can share. (default: that of the head)"),
     env=False,
-))  # fmt: skip
-TRAINING_OPTIONS = OptionGroup(option_table(
+), *setting_options(
+    DATA, TrainingPlan, "max_tokens", "temperature", "answer_minutes", renamed=RENAMED, env=False
+)])  # fmt: skip
+TRAINING_OPTIONS = OptionGroup([*option_table(
     TRAINING,
-    ("epochs", int, 10, "--epochs", "N", "Times to read the answers.", 1),
-    ("minutes", float, 0.0, "--minutes", "X", "Longest time of training; 0: no limit.", 0),
-    ("learning_rate", float, 1e-3, "--lr", "X", "Learning rate.", 0),
-    ("batch_tokens", int, 512, "--batch-tokens", "N", "Tokens of a batch.", 16),
-    ("draft_vocab", int, 8192, "--draft-vocab", "N", "Tokens that can be drafted: the most frequent.", 2),
-    ("depth", int, 5, "--depth", "N",
-     "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1),
-    ("layers", int, 0, "--layers", "N", "Layers of a block head (2) or a draft model (4).", 0),
-    ("width", int, 0, "--width", "N", "Width of a draft model (256).", 0),
     ("exit_layers", str, "", "--exit-layers", "I,J",
      "First layers of the model that draft (exits, kangaroo): their numbers, each with an adapter."),
-    ("rank", int, 256, "--rank", "N", "Rank of an exit's adapter.", 1),
-    ("variation", float, 0.0, "--tv", "X", "Share of total variation in the loss.", 0),
-    ("seed", int, 0, "--seed", "N", "Seed.", 0),
-    ("use_cache", bool, True, "--cache", "", "Keep hidden states on disk instead of computing them again."),
     env=False,
-))  # fmt: skip
+), *setting_options(TRAINING, TrainingOptions, renamed=RENAMED, env=False),
+   *setting_options(TRAINING, TrainingPlan, "draft_vocab", "use_cache", renamed=RENAMED, env=False),
+])  # fmt: skip
 
 
 @with_option_groups(models=LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
@@ -86,6 +87,7 @@ def train(
         from paceline.prepare.training.train import train_head as train_kind
     files, suite, held_out = data.pop("data") or [], data.pop("suite"), data.pop("held_out")
     sessions = data.pop("sessions")
+    training["exit_layers"] = read_numbers(int, "--exit-layers", training["exit_layers"])
     target, engine = models.target, replace(models.engine, sessions=sessions)
     models = resolve_models(replace(models, engine=engine))
     base = Path(models.draft) if kind in ("draft", "pard") and models.draft else None

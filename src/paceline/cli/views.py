@@ -72,15 +72,13 @@ def materialise(
 
     n = layer_count(GGUFFile(model))
     chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)
-    if chosen is None:
-        raise UsageError("--view: write exit=N or skip=N")
-    attention, feed_forward = chosen.active_blocks(n)
-    if attention != feed_forward:
+    blocks = None if chosen is None else chosen.active_blocks(n)
+    if blocks is None or blocks[0] != blocks[1]:
         raise UsageError(
-            f"--view {view}: leaves out a half of a layer, and llama.cpp runs whole layers: an even number "
-            "of blocks, or the same layers for attention and feed_forward"
+            f"--view {view}: write exit=N or skip=N; llama.cpp runs whole layers: an even number of blocks, "
+            "or the same layers for attention and feed_forward"
         )
     with Interrupts() as interrupts, progress({"tensors": UNKNOWN}, interrupts) as tick:
-        size = shorten(model, out, attention, force=force, tick=lambda: tick("tensors"))
-    print_note(f"{len(attention)} of {n} layers, {size / 1e6:,.1f} MB")
+        size = shorten(model, out, blocks[0], force=force, tick=lambda: tick("tensors"))
+    print_note(f"{len(blocks[0])} of {n} layers, {size / 1e6:,.1f} MB")
     typer.echo(str(out))

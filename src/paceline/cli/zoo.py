@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -84,10 +85,7 @@ def parse_count(text: str) -> int:
     """Return the number of a text such as 200M or 1.1B. Raises UsageError."""
     written = text.strip().upper()
     unit = written[-1:] if written[-1:] in UNITS else ""
-    try:
-        count = int(read_number(float, written.removesuffix(unit)) * UNITS[unit])
-        if count < 1:
-            raise ValueError("no parameters")
-        return count
-    except ValueError:
-        raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B") from None
+    with suppress(ValueError):
+        if (count := int(read_number(float, written.removesuffix(unit)) * UNITS[unit])) >= 1:
+            return count
+    raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B")

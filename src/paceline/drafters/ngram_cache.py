@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError
 from paceline.system.whole import atomic_write
 
 STATIC_NGRAM_LENGTH = 2  # n-gram length of llama.cpp's static caches
@@ -45,14 +45,9 @@ class NgramCache:
 
     @classmethod
     def read(cls, path: Path | str) -> NgramCache:
-        """Read a file of llama.cpp or of `write`.
-        Raises UsageError for a missing file, ModelError for another format or damage."""
-        path = Path(path)
-        if not path.is_file():
-            raise UsageError(
-                f"{path}: no such file; make an n-gram cache with llama-lookup-create or paceline corpus"
-            )
-        return _read(path)
+        """Read a file of llama.cpp or of `write`. Raises OSError, and ModelError for another format or
+        damage."""
+        return _read(Path(path))
 
     @classmethod
     def build(
@@ -62,8 +57,7 @@ class NgramCache:
         ngram_max: int = STATIC_NGRAM_LENGTH,
     ) -> NgramCache:
         """Count the n-grams of texts; none crosses from one text into the next."""
-        if not 1 <= ngram_min <= ngram_max <= NGRAM_MAX:
-            raise UsageError(f"n-grams of {ngram_min} to {ngram_max} tokens: 1 to {NGRAM_MAX} are possible")
+        assert 1 <= ngram_min <= ngram_max <= NGRAM_MAX
         cache, waiting, n = cls.of(NO_ROWS), [], 0
         for rows in _windows(streams, range(ngram_min, ngram_max + 1)):
             waiting.append(rows)
@@ -84,11 +78,9 @@ class NgramCache:
 
     def write(self, path: Path | str, *, private: bool = False) -> None:
         """Write the file atomically. private: readable by the user alone.
-        Raises UsageError for an empty cache, OSError if the file cannot be written."""
-        path = Path(path)
-        if len(self) == 0:
-            raise UsageError(f"{path}: not written, the n-gram cache is empty")
-        with atomic_write(path, private=private) as part, part.open("wb") as file:
+        Raises OSError if the file cannot be written."""
+        assert len(self) > 0, "an empty cache is no file of llama.cpp"
+        with atomic_write(Path(path), private=private) as part, part.open("wb") as file:
             file.write(self.words().data)
 
     @classmethod
@@ -176,11 +168,11 @@ def _read(path: Path) -> NgramCache:
     begins, at = _records(words)
     if at > len(words) and begins:
         at = begins.pop()
-    if not begins:
-        raise ModelError(f"{path}: not an n-gram cache; make one with llama-lookup-create or paceline corpus")
-    if at != len(words) or path.stat().st_size != words.nbytes:
+    if not begins or at != len(words) or path.stat().st_size != words.nbytes:
+        damage = f"cut short or damaged at byte {4 * at:,}, after {len(begins):,} n-grams"
         raise ModelError(
-            f"{path}: cut short or damaged at byte {4 * at:,}, after {len(begins):,} n-grams: make it anew"
+            f"{path}: {damage if begins else 'not an n-gram cache'}; make one with llama-lookup-create or "
+            "paceline corpus"
         )
     starts = np.array(begins)
     ngrams = words[starts[:, None] + np.arange(NGRAM_MAX)]

@@ -11,17 +11,19 @@ the token positions in the order of their suffixes, 4 bytes each, little-endian.
 
 from __future__ import annotations
 
-import json
 import mmap
 import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from paceline.speculative.errors import ModelError, UsageError
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from paceline.speculative.errors import ModelError
 
 VERSION = 2
 INDEX, TEXT, ARRAY = "index.json", "text", "array"
@@ -42,26 +44,21 @@ NO_MATCH = Match(0, 0, 0)
 
 class SuffixArray:
     """An opened folder of suffix_sort. It owns the two file mappings.
-    Raises UsageError for a missing folder, ModelError for damage or another version."""
+    Raises ModelError for a missing or damaged folder, or another version."""
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
         index = read_index(folder)
-        self.n_vocab: int = index["n_vocab"]
-        self.tokens: int = index["tokens"]
-        self._width: int = index["width"]
+        self.n_vocab, self.tokens, self._width = index.n_vocab, index.tokens, index.width
         self._structs: dict[int, struct.Struct] = {}
         self._letter = {2: "H", 4: "I"}[self._width]
         self._top = 256**self._width - 1
-        length = index["length"]
-        _check_size(folder / TEXT, length * self._width)
-        _check_size(folder / ARRAY, length * 4)
-        self._text = _mapped(folder / TEXT)
-        try:
+        _check_size(folder / TEXT, index.length * self._width)
+        _check_size(folder / ARRAY, index.length * 4)
+        with ExitStack() as stack:
+            self._text = stack.enter_context(_mapped(folder / TEXT))
             self._array = _mapped(folder / ARRAY)
-        except BaseException:
-            self._text.close()
-            raise
+            stack.pop_all()
         self._places = memoryview(self._array).cast("I")
 
     def find(self, query: bytes) -> Match:
@@ -141,20 +138,28 @@ def _common_prefix_length(a: bytes, b: bytes) -> int:
     return n - (differ.bit_length() + 7) // 8
 
 
-def read_index(folder: Path) -> dict[str, Any]:
-    """Read index.json. Raises UsageError if it is missing, ModelError for damage or another version."""
+class DatastoreIndex(BaseModel):
+    """The contents of index.json."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: Literal[2]  # VERSION
+    width: Literal[2, 4]  # bytes per token
+    n_vocab: PositiveInt
+    tokens: PositiveInt
+    documents: PositiveInt
+    length: PositiveInt
+
+
+def read_index(folder: Path) -> DatastoreIndex:
+    """Read index.json. Raises ModelError if it is missing or damaged, or of another version."""
     path = folder / INDEX
     try:
-        index = json.loads(path.read_bytes())
-        counts = [index[name] for name in ("n_vocab", "tokens", "documents", "length")]
-        sound = index["version"] == VERSION and index["width"] in (2, 4)
-        if not sound or not all(isinstance(n, int) and n > 0 for n in counts):
-            raise ValueError("not a datastore's index")
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder}: holds no datastore; make one with paceline corpus build") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
-    return dict(index)
+        return DatastoreIndex.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path}: is missing or damaged, or of another version; build the corpus again"
+        ) from error
 
 
 def _check_size(path: Path, size: int) -> None:

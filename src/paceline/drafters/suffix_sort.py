@@ -75,8 +75,7 @@ def _text(
         tokens = np.asarray(document, np.int64)
         if not tokens.size:
             continue
-        if not 0 <= tokens.min() <= tokens.max() < n_vocab:
-            raise UsageError(f"the corpus has a token id outside the vocabulary of {n_vocab:,}")
+        assert 0 <= tokens.min() <= tokens.max() < n_vocab
         parts += [(tokens + 1).astype(np.uint32), border]
         size, count = size + len(tokens) + 1, count + 1
         if size > most:
@@ -84,8 +83,7 @@ def _text(
                 f"the corpus has more than the {most:,} tokens that can be sorted in this machine's free "
                 "memory: give fewer sources, or make several corpora"
             )
-    if not count:
-        raise UsageError("the corpus is empty: give sources that hold some text")
+    assert count > 0, "an empty corpus"
     return np.concatenate(parts), count
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import TracebackType
 
 from paceline.hardware.cores import allowed_here
 
@@ -25,9 +24,7 @@ class OtherLoad:
         self.processors = 0.0
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         seconds = max(1e-9, time.monotonic() - self._began)
         self.processors = max(0.0, (_busy_seconds() - self._before) / seconds)
 

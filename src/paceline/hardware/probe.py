@@ -18,27 +18,14 @@ from paceline.system.identity import cpu_name
 CPUINFO = "/proc/cpuinfo"
 # Instruction sets for matrix products by llama.cpp's names, with their flags in /proc/cpuinfo.
 X86 = {
-    "AVX": "avx",
-    "AVX2": "avx2",
-    "F16C": "f16c",
-    "FMA": "fma",
-    "BMI2": "bmi2",
-    "AVX_VNNI": "avx_vnni",
-    "AVX512": "avx512f",
-    "AVX512_VBMI": "avx512vbmi",
-    "AVX512_VNNI": "avx512_vnni",
-    "AVX512_BF16": "avx512_bf16",
-    "AMX_INT8": "amx_int8",
-}
+    "AVX": "avx", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma", "BMI2": "bmi2", "AVX_VNNI": "avx_vnni",
+    "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8",
+}  # fmt: skip
 ARM = {
-    "NEON": "asimd",
-    "ARM_FMA": "asimd",
-    "FP16_VA": "asimdhp",
-    "DOTPROD": "asimddp",
-    "MATMUL_INT8": "i8mm",
-    "SVE": "sve",
-    "SME": "sme",
-}
+    "NEON": "asimd", "ARM_FMA": "asimd", "FP16_VA": "asimdhp", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm",
+    "SVE": "sve", "SME": "sme",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,8 +57,7 @@ class Hardware:
     """The hardware of a machine; None means unknown.
 
     offload: True if the engine can use a GPU. read_errors: a line for each error.
-    kernels: Paceline's kernels for the engine, or why there are none.
-    """
+    kernels: Paceline's kernels for the engine, or why there are none."""
 
     system: str
     processor: str
@@ -108,8 +94,7 @@ def probe(
 ) -> Hardware:
     """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
 
-    engine: llama.cpp's description of its build.
-    """
+    engine: llama.cpp's description of its build."""
     here = files is None
     files = files or SystemFiles()
     system = platform.system() if here else "Linux"

@@ -29,8 +29,7 @@ def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
     """Advise one thread per physical core, without efficiency cores: all threads wait for the slowest.
 
     A quota is rounded down. Other threads spin while they wait for a throttled one, which burns the rest of
-    the quota (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4).
-    """
+    the quota (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4)."""
     threads = cores.of_kind(PERFORMANCE) or cores.physical
     why = [f"one thread a physical core ({threads})"]
     if cores.smt:
@@ -67,9 +66,7 @@ def physical_cores() -> int:
 
 def logical_cores() -> int:
     """Return the processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(cores.allowed_here() or ()) or os.cpu_count() or 1
 
 
 def choose_threads(request: int | None) -> int:

@@ -129,19 +129,16 @@ def _facts(data: Entries) -> TargetFacts:
 
 def _own(data: Entries) -> HeadConfig:
     check_version(data)
-    kind = data.text(KIND_KEY)
-    if kind not in OWN_KINDS:
-        raise ModelError(f"a head of the kind {kind!r}: only {', '.join(OWN_KINDS)} are known here")
-    target, depth = _facts(data.part("target")), data.integer("depth", MAX_COUNT, 0)
+    kind, target = data.choice(KIND_KEY, OWN_KINDS), _facts(data.part("target"))
     if kind == "pard":  # `draft` names its model, relative to the folder; it has no weights of its own
-        mask = data.integer("mask_token_id", target.vocab - 1)
-        if not (data.text("draft") and depth):
-            raise data.error("depth or draft", "is missing")
+        mask, depth = (
+            data.integer("mask_token_id", target.vocab - 1),
+            data.integer("depth", MAX_COUNT, least=1),
+        )
+        data.text("draft")
         shape = LayerShape(target.hidden, 1, 1, 1, 0)
         return HeadConfig(kind, target, shape, target.vocab, depth=depth, mask_token=mask, extra=data.data)
     layer_ids = data.integers("layer_ids", MAX_COUNT, LAST_OUTPUT)
-    if not layer_ids or (kind != "exits" and len(layer_ids) > 1):
-        raise data.error("layer_ids", "must be one layer, or those of the exits")
     exits = tuple(
         ExitFacts(
             entry.number("temperature", 1e-3, 1e3, 1.0),
@@ -150,8 +147,9 @@ def _own(data: Entries) -> HeadConfig:
         )
         for entry in data.parts("exits")
     )
-    if exits and len(exits) != len(layer_ids):
-        raise data.error("exits", "must have an entry for each of layer_ids")
+    n = len(layer_ids)
+    if n == 0 or (n > 1 and kind != "exits") or len(exits) not in (0, n):
+        raise data.error("layer_ids", "must be one layer, or those of the exits")
     return HeadConfig(
         kind=kind,
         target=target,
@@ -159,7 +157,7 @@ def _own(data: Entries) -> HeadConfig:
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB),
         layer_ids=layer_ids,
         n_layers=data.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
-        depth=depth,
+        depth=data.integer("depth", MAX_COUNT, 0),
         mask_token=data.integer("mask_token_id", MAX_VOCAB, -1, least=-1),
         exits=exits,
         default_exit=data.integer("default_exit", max(0, len(layer_ids) - 1), 0),
@@ -168,10 +166,7 @@ def _own(data: Entries) -> HeadConfig:
 
 
 def _speculators(data: Entries) -> HeadConfig:
-    name = data.text(SPECULATORS_KEY)
-    if name not in SPECULATORS_KINDS:
-        known = ", ".join(SPECULATORS_KINDS)
-        raise ModelError(f"a head of speculators' type {name!r}: only {known} are known")
+    name = data.choice(SPECULATORS_KEY, SPECULATORS_KINDS)
     kind, layer, own = SPECULATORS_KINDS[name], data.part("transformer_layer_config"), data.part("paceline")
     check_version(own)
     vocab = layer.integer("vocab_size", MAX_VOCAB)
@@ -200,9 +195,7 @@ def _speculators(data: Entries) -> HeadConfig:
 def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:
     from_root = data.flag("sample_from_anchor", is_dspark)
     rank = data.integer("markov_rank", MAX_WIDTH, 256) if is_dspark else 0
-    markov = data.text("markov_head_type", "vanilla") if rank else ""
-    if markov and markov not in MARKOV_KINDS:
-        raise ModelError(f"a Markov head of type {markov!r}: only {', '.join(MARKOV_KINDS)} are known")
+    markov = data.choice("markov_head_type", MARKOV_KINDS, "vanilla") if rank else ""
     return replace(
         out,
         layer_ids=data.integers("aux_hidden_state_layer_ids", MAX_COUNT),
@@ -313,9 +306,7 @@ def _shape(layer: Entries) -> LayerShape:
 
 def rope_scaling(rope: Entries) -> Mapping[str, Any]:
     """Return a checked entry of rotary positions."""
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    if kind not in ROPE_FACTORS:
-        raise ModelError(f"rotary positions of type {kind!r}: only {', '.join(ROPE_FACTORS)} are known")
+    kind = rope.choice("rope_type" if "rope_type" in rope else "type", ROPE_FACTORS, "default")
     found = {key: rope.number(key, 1e-3, 1e9) for key in ROPE_FACTORS[kind]}
     if kind == "llama3" and found["high_freq_factor"] <= found["low_freq_factor"]:
         raise rope.error("high_freq_factor", "must be above low_freq_factor")

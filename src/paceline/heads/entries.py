@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from paceline.speculative.errors import ModelError
@@ -16,9 +16,7 @@ class Entries:
     """A JSON object. Each method returns the entry `key`, or a default if it is absent or null, and raises
     ModelError for a value of another type, for one out of range, and for an absent one without a default."""
 
-    def __init__(self, data: Any, where: str = "config.json") -> None:
-        if not isinstance(data, Mapping):
-            raise ModelError(f"{where} is no JSON object")
+    def __init__(self, data: Mapping[str, Any], where: str = "config.json") -> None:
         self.data, self._where = data, where
 
     def __contains__(self, key: str) -> bool:
@@ -27,7 +25,7 @@ class Entries:
     def _get(self, key: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
         value = self.data.get(key)
         value = default if value is None else value
-        if type(value) not in kinds:
+        if type(value) not in kinds or (value == "" and default is None):
             raise self.error(key, f"must be {wanted}" if key in self else "is missing")
         return value
 
@@ -37,19 +35,26 @@ class Entries:
         )
 
     def integer(self, key: str, most: int, default: int | None = None, least: int = 0) -> int:
-        number: int = self._get(key, default, (int,), "a whole number")
+        return int(self._in_range(key, self._get(key, default, (int,), "a whole number"), least, most))
+
+    def number(self, key: str, least: float, most: float, default: float | None = None) -> float:
+        return float(self._in_range(key, self._get(key, default, (int, float), "a number"), least, most))
+
+    def _in_range(self, key: str, number: float, least: float, most: float) -> float:
         if key in self and not least <= number <= most:
             raise self.error(key, f"must be from {least:,} to {most:,}")
         return number
 
-    def number(self, key: str, least: float, most: float, default: float | None = None) -> float:
-        number = self._get(key, default, (int, float), "a number")
-        if not least <= number <= most:
-            raise self.error(key, f"must be from {least:g} to {most:g}")
-        return float(number)
-
     def text(self, key: str, default: str | None = None) -> str:
         return str(self._get(key, default, (str,), "a text"))
+
+    def choice(self, key: str, choices: Collection[str], default: str | None = None) -> str:
+        """Return a text that is one of the choices."""
+        value = self.text(key, default)
+        if value not in choices:
+            known = ", ".join(choices)
+            raise ModelError(f"{key} in {self._where} is {value!r}: only {known} are known here")
+        return value
 
     def flag(self, key: str, default: bool = False) -> bool:
         return bool(self._get(key, default, (bool,), "true or false"))
@@ -66,4 +71,4 @@ class Entries:
 
     def parts(self, key: str) -> list[Entries]:
         found = self._get(key, [], (list,), "a list of objects")
-        return [Entries(value, f"{key} in {self._where}") for value in found]
+        return [Entries({key: value}, self._where).part(key) for value in found]

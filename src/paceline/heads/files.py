@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,16 +71,11 @@ def head_config(path: Path) -> HeadConfig | None:
         if any(path.glob("tokenizer*")):  # a model, whose backend may read more
             return None
         raise ModelError(f"{path}: {CONFIG} is damaged ({error}): fetch or train it again") from error
-    if not isinstance(data, dict):
-        return None
     is_model = any(path.glob("tokenizer*")) and HEAD_KEYS.isdisjoint(data)
-    try:
-        with prefix_errors(path):
-            config = read_config(data)
-    except ModelError:
-        if is_model:  # whose config.json resembles a head's
-            return None
-        raise
+    config = None
+    # The config.json of a model may resemble a head's.
+    with suppress(ModelError) if is_model else nullcontext(), prefix_errors(path):
+        config = read_config(data)
     # A Llama of one layer has the same config.json as an EAGLE head, which comes without a tokenizer.
     may_be_llama = config is not None and config.kind == "eagle" and KIND_KEY not in data
     if may_be_llama and any(path.glob("tokenizer*")):
@@ -181,10 +176,10 @@ def _unpickled(path: Path) -> dict[str, NDArray[Any]]:
             name: (value.float() if value.is_floating_point() else value).numpy()
             for name, value in state.items()
         }
-    except (RuntimeError, EOFError, AttributeError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"{path}: is cut short or damaged ({type(error).__name__})") from error
-    except Exception as error:  # pickle's own errors
-        raise ModelError(f"{path}: holds more than tensors, and is not opened: {error}") from error
+    except Exception as error:  # PyTorch raises its own errors, pickle's and others
+        raise ModelError(
+            f"{path}: is damaged, or holds more than tensors, and is not opened: {error!r}"
+        ) from error
 
 
 def write_safetensors(path: Path, weights: Arrays) -> None:

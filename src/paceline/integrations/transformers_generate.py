@@ -53,8 +53,7 @@ def hf_generate(
     draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22").
     drafting: other fields of Drafting.
     stream_to: the streamer, which transformers does not pass on.
-    stop_tokenizer: the tokenizer of `stop_strings`, likewise.
-    """
+    stop_tokenizer: the tokenizer of `stop_strings`, likewise."""
     import torch
 
     require_supported(generation_config)
@@ -102,12 +101,14 @@ def hf_generate(
 
 def require_supported(config: Any) -> None:
     """Raise UsageError for a feature that Paceline does not have."""
-    for name, usual in (("num_beams", 1), ("num_return_sequences", 1)):
-        if (getattr(config, name, None) or usual) != usual:
-            raise UsageError(f"{name}={getattr(config, name)}: Paceline decodes one text for each prompt")
-    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(config, name, None):
-            raise UsageError(f"{name}: Paceline keeps tokens only; leave it out, or custom_generate")
+    outputs = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    for name, usual in {"num_beams": 1, "num_return_sequences": 1, **dict.fromkeys(outputs, False)}.items():
+        value = getattr(config, name, None) or usual
+        if value != usual:
+            raise UsageError(
+                f"{name}={value}: Paceline decodes one text for each prompt and keeps its tokens only; leave "
+                "it out, or custom_generate"
+            )
 
 
 def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
@@ -216,10 +217,9 @@ def pad_output(input_ids: Any, texts: Sequence[Sequence[int]], config: Any) -> A
     """Return prompts and texts, padded on the right."""
     import torch
 
-    longest = max(map(len, texts))
-    pad = config.pad_token_id
-    padded = [[*text, *[0 if pad is None else int(pad)] * (longest - len(text))] for text in texts]
-    new = torch.tensor(padded, dtype=input_ids.dtype, device=input_ids.device).reshape(len(texts), longest)
+    rows = [torch.tensor(text, dtype=input_ids.dtype, device=input_ids.device) for text in texts]
+    pad = 0 if config.pad_token_id is None else int(config.pad_token_id)
+    new = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
     sequences = torch.cat((input_ids, new), dim=1)
     if not config.return_dict_in_generate:
         return sequences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.models import zoo
@@ -18,8 +19,7 @@ def file_of(text: str | os.PathLike[str]) -> Path:
     """Return the file to load, the first of several; toy models and views keep their names.
 
     hf:NAME is a model's folder, also in the hub's cache, or hf:FILE for a GGUF file.
-    Raises UsageError for a name that is not on this machine. A path need not exist.
-    """
+    Raises UsageError for a name that is not on this machine. A path need not exist."""
     from paceline.models.stores.hub_cache import folder_in_cache
 
     if not isinstance(text, str) or is_toy(text) or is_view(text):
@@ -49,8 +49,7 @@ def default_name(target: str) -> str:
 def local_files(text: str, reference: Reference) -> list[LocalFile]:
     """Return the local files of a reference parsed from `text`.
 
-    Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged.
-    """
+    Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged."""
     from paceline.models.stores.hub_cache import find_cached
     from paceline.models.stores.inventory import installed_names
     from paceline.models.stores.ollama_store import find_ollama_model
@@ -87,10 +86,10 @@ def _zoo_file(name: str) -> LocalFile:
     size = path.stat().st_size
     if wheel is None:
         return LocalFile(path, size)
-    try:
+    found = ""
+    with suppress(OSError):
         found = sha256_of(path)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
     if found != wheel.sha256:
-        raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {wheel.reinstall}")
+        remedy = wheel.pip_command(zoo.REINSTALL)
+        raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {remedy}")
     return LocalFile(path, size, found, hash_verified=True)

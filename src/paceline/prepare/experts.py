@@ -109,10 +109,7 @@ def counts_of(whole: LLM, wanted: Sequence[int]) -> tuple[int, int, list[int]]:
     if not isinstance(whole.target, HasExperts):
         raise UsageError(f"{whole.target.path}: has no experts to leave out")
     used, experts = whole.target.expert_counts()
-    counts = [used, *(wanted or usual_counts(used))]
-    if wrong := [n for n in counts[1:] if not 1 <= n <= experts or n == used]:
-        raise UsageError(f"experts {wrong[0]}: a token uses {used}; give other numbers from 1 to {experts}")
-    return used, experts, counts
+    return used, experts, [*dict.fromkeys([used, *(wanted or usual_counts(used))])]
 
 
 def usual_counts(used: int) -> tuple[int, ...]:

@@ -59,17 +59,14 @@ def measure_prefill(
     stored for the role "speed". Raises UsageError for models that cannot do it, and for a suite without long
     prompts."""
     shares = sorted(shares, reverse=True)
-    if not shares or not all(0 < share < 1 for share in shares):
-        raise UsageError("shares of a prompt must be between 0 and 1")
-    if bound > 1:
-        raise UsageError(f"an agreement of {bound:g}: must be at most 1")
+    choices = {1.0: Quality(), **{share: Quality(f"prefill={share:g}") for share in shares}}
     with load_options(replace(models, drafting=PLAIN, quality=Quality("prefill=0.5"))) as llm:
         target, draft = llm.target, llm.draft
         assert isinstance(target, SelectsPromptTokens)
         assert isinstance(draft, ShowsAttention)  # else `load` refused it
         prompts = long_prompts(llm, suite, items, n)
         tick = begin(dict.fromkeys((ANSWERS, SCORING), len(prompts) * (1 + len(shares))))
-        found: dict[float, list[MeasuredAnswer]] = {share: [] for share in (1.0, *shares)}
+        found: dict[float, list[MeasuredAnswer]] = {share: [] for share in choices}
         draft.prompt_attention(prompts[0][: SHORT + 1], 1)  # its first call makes a context
         for prompt in prompts:
             answer: tuple[int, ...] = ()
@@ -83,8 +80,7 @@ def measure_prefill(
             f"{best['agreement']:.0%} of {best['tokens']:,} tokens of answers stayed the likeliest, at least "
             f"{bound:.0%} wanted"
         )
-        chosen = "" if best["share"] == 1.0 else f"prefill={best['share']:g}"
-        recommend_lossy("prefill", {"model": target, "draft": draft}, chosen, effect)
+        recommend_lossy("prefill", {"model": target, "draft": draft}, choices[best["share"]].lossy, effect)
         return {
             "model": str(llm.target.path),
             "draft": str(llm.draft.path),

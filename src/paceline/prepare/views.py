@@ -111,13 +111,7 @@ def search(
     blocks: number of skipped blocks; 0 tries several numbers.
     guides: texts for `closest` (HfTarget.search_skipped_layers).
     Raises UsageError for an impossible number of blocks."""
-    n_blocks = 2 * (judge.layers - 2)
-    if n_blocks < 1 or not 0 <= blocks <= n_blocks:
-        raise UsageError(
-            f"{blocks} blocks: of {judge.layers} layers 1 to {max(0, n_blocks)} can be left out, none of the "
-            "first and the last layer"
-        )
-    most = max(1, round(SHARE * n_blocks))
+    most = max(1, round(SHARE * 2 * (judge.layers - 2)))
     numbers = [blocks] if blocks else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
     proposals = [("evenly", evenly_spaced_view(judge.layers, n)) for n in numbers]
     if closest is not None:

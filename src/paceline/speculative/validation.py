@@ -53,7 +53,7 @@ def invalid(name: str, value: Any, wanted: str) -> UsageError:
 
 def unknown(what: str, name: str, choices: Collection[str]) -> UsageError:
     """Return the error to raise for a name that is not among the choices, with the nearest ones."""
-    near, listed = did_you_mean(name, choices), ", ".join(choices)
+    near, listed = did_you_mean(name, choices), ", ".join(filter(None, choices))
     return UsageError(f"unknown {what} {name!r}{near}: choose from {listed}")
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,8 +51,7 @@ class Manifest:
     """The description of a corpus.
 
     model: file name of the tokenizer's model. n_vocab, fingerprint: of its vocabulary.
-    skipped: files and lines left out, by reason. created: UTC, ISO 8601. paceline: the version that built it.
-    """
+    skipped: files and lines left out, by reason. created: UTC, ISO 8601. paceline: the version."""
 
     name: str
     kinds: tuple[str, ...]
@@ -83,12 +82,10 @@ class Manifest:
         path = folder / MANIFEST
         try:
             manifest: Manifest = TypeAdapter(cls).validate_json(path.read_bytes(), strict=True)
-            if not set(manifest.kinds) <= set(KINDS):
-                raise ValueError("of another kind")
-        except OSError as error:
-            raise ModelError(f"{path}: cannot be read ({error.strerror}); build the corpus again") from error
-        except ValueError as error:
-            raise ModelError(f"{path}: is damaged, or of another version; build the corpus again") from error
+        except (OSError, ValueError) as error:
+            why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else ""
+            why = why or "is damaged, or of another version"
+            raise ModelError(f"{path}: {why}; build the corpus again") from error
         return manifest
 
 
@@ -141,19 +138,17 @@ def names() -> list[str]:
 def find_corpus(name_or_path: str | Path) -> Corpus:
     """Find a corpus by its name, or by its folder's path if the text has a separator.
 
-    Raises UsageError if there is none, ModelError for a damaged or newer one.
-    """
+    Raises UsageError if there is none, ModelError for a damaged or newer one."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
-        folder = expand_user(name_or_path)
-        if not folder.is_dir():
-            raise UsageError(f"{folder}: no such folder; give the name of a corpus or its folder")
-        return Corpus(folder, Manifest.read(folder))
-    known = names()
-    if text not in known:
+        folder, known, there = expand_user(name_or_path), [], "give the name of a corpus, or its folder"
+        found = folder.is_dir()
+    else:
+        folder, known = corpora_folder() / text, names()
         there = f"there are {', '.join(known)}" if known else f"make it with paceline corpus build {text}"
+        found = text in known
+    if not found:
         raise UsageError(f"no corpus {text!r}{did_you_mean(text, known)}: {there}")
-    folder = corpora_folder() / text
     return Corpus(folder, Manifest.read(folder))
 
 
@@ -167,26 +162,19 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
             f"({manifest.n_vocab:,} tokens, the target {vocab.size:,}): build it again with "
             "-m, the target's file and --force"
         )
-    for path in (corpus.static, corpus.datastore):
-        if path is not None and not path.exists():
-            raise ModelError(f"{path}: is missing, the corpus is damaged; build it again")
     return corpus
 
 
 def replace(new: Path, folder: Path) -> None:
     """Replace `folder` by the folder `new`. Raises OSError."""
-    with folder_lock(folder.parent):
+    with folder_lock(folder.parent), ExitStack() as undo:
         _restore_replaced(folder.parent)
         old = folder.with_name(f".{folder.name}.old")
-        had_one = folder.exists()
-        if had_one:
+        if folder.exists():
             folder.rename(old)
-        try:
-            new.rename(folder)
-        except BaseException:
-            if had_one:
-                old.rename(folder)
-            raise
+            undo.callback(old.rename, folder)
+        new.rename(folder)
+        undo.pop_all()
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,7 +18,7 @@ from typing import Any, Self
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import RememberedError
 from paceline.speculative.vocabulary import Vocab
-from paceline.system.home import home, make_private_folder
+from paceline.system.home import Warn, home, make_private_folder, to_stderr
 from paceline.system.locks import folder_lock
 from paceline.system.whole import atomic_write
 
@@ -41,29 +41,24 @@ class HistoryInfo:
 class AnswerHistory:
     """A project's past outputs in one vocabulary; several processes may use it at once.
 
-    warn: called once if an output cannot be written; later outputs are dropped then. Without it `add` raises
-    RememberedError.
-    """
+    warn: called once if an output cannot be written; later outputs are dropped then."""
 
-    def __init__(
-        self, path: Path, project: Path, vocab: Vocab, warn: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, path: Path, project: Path, vocab: Vocab, warn: Warn) -> None:
         self.path, self.project = path, project
         self._size, self._warn, self._adding = vocab.size, warn, True
-        with self._alone():  # fail before anything is decoded
+        with _alone(self.path):  # fail before anything is decoded
             os.close(_private(str(path), os.O_CREAT | os.O_APPEND | os.O_WRONLY))
 
     @classmethod
-    def open(cls, vocab: Vocab, project: Path, warn: Callable[[str], None] | None = None) -> Self:
+    def open(cls, vocab: Vocab, project: Path, warn: Warn = to_stderr) -> Self:
         """Open or create the project's history below `home()`. Raises RememberedError."""
         project = project.resolve()
-        return cls(
-            _folder() / f"{_short(project)}-{vocab_fingerprint(vocab)[:16]}.jsonl", project, vocab, warn
-        )
+        name = f"{_short(project)}-{vocab_fingerprint(vocab)[:16]}.jsonl"
+        return cls(_folder() / name, project, vocab, warn)
 
     def outputs(self, limit: int = MAX_LEARNED_TOKENS) -> Iterator[list[int]]:
         """Return the newest outputs of at most `limit` tokens in all, the oldest first."""
-        with self._alone():
+        with _alone(self.path):
             lines = self.path.read_bytes().splitlines() if self.path.exists() else []
         outputs: list[list[int]] = []
         for line in reversed(lines):
@@ -82,13 +77,11 @@ class AnswerHistory:
         try:
             self._append(json.dumps(list(map(int, tokens)), separators=(",", ":")).encode() + b"\n")
         except RememberedError as error:
-            if self._warn is None:
-                raise
             self._adding = False
             self._warn(f"neither this answer nor later ones will be remembered: {error}")
 
     def _append(self, line: bytes) -> None:
-        with self._alone():
+        with _alone(self.path):
             with open(self.path, "a+b", opener=_private) as file:
                 if not (size := file.seek(0, os.SEEK_END)):
                     file.write(self._head())
@@ -114,18 +107,19 @@ class AnswerHistory:
     def _head(self) -> bytes:
         return json.dumps({"project": str(self.project)}).encode() + b"\n"
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        try:
-            make_private_folder(self.path.parent)
-            with folder_lock(self.path.parent):
-                yield
-        except OSError as error:
-            raise RememberedError(
-                f"{self.path}, where past outputs are kept, cannot be opened or written "
-                f"({error.strerror or error}): name another folder with PACELINE_HOME, or leave out remember "
-                "(--remember)"
-            ) from error
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other processes out of a history's folder. Raises RememberedError for any OSError."""
+    try:
+        make_private_folder(path.parent)
+        with folder_lock(path.parent):
+            yield
+    except OSError as error:
+        raise RememberedError(
+            f"{path}, where past outputs are kept, cannot be opened or written ({error.strerror or error}): "
+            "name another folder with PACELINE_HOME, or leave out remember (--remember)"
+        ) from error
 
 
 def project_of(folder: Path) -> Path:
@@ -145,11 +139,8 @@ def forget(project: Path | None) -> list[HistoryInfo]:
     """Remove the histories of `project`, or of all projects, and describe them. Raises RememberedError."""
     histories = describe(project)
     for history in histories:
-        try:
-            with folder_lock(_folder()):
-                history.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RememberedError(f"{history.path}: cannot be removed ({error.strerror})") from error
+        with _alone(history.path):
+            history.path.unlink(missing_ok=True)
     return histories
 
 

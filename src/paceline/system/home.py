@@ -61,17 +61,18 @@ def load_record(
 
     warn: called for a file that cannot be used, with the consequence, `otherwise`."""
     path = record_path(folder, key)
+    reason = "is damaged, or of another version"
     try:
         data = json.loads(path.read_bytes())
-        if data["format"] != FORMAT or data["key"] != json.loads(json.dumps(key)):
-            raise ValueError("of another version, or of something else")
-        return read(data)
+        if data["format"] == FORMAT and data["key"] == json.loads(json.dumps(key)):
+            return read(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        warn(f"{path}: cannot be read ({error.strerror}); {otherwise}")
+        reason = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, UsageError):
-        warn(f"{path}: is damaged, or of another version; {otherwise}")
+        pass
+    warn(f"{path}: {reason}; {otherwise}")
     return None
 
 

@@ -19,8 +19,7 @@ T = TypeVar("T")
 def file_fingerprint(path: Path) -> str:
     """Return the SHA-256 over a file's size, first and last MiB.
 
-    The end is weights. A hash of the whole file would take seconds for 20 GB.
-    """
+    The end is weights. A hash of the whole file would take seconds for 20 GB."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -48,8 +47,7 @@ def cached(
 ) -> T:
     """Return the result of `compute` for these files, cached while size, inode and time of change stay.
 
-    dump, load: convert the result to and from JSON. Raises OSError, and the exceptions of `compute`.
-    """
+    dump, load: convert the result to and from JSON. Raises OSError, and the exceptions of `compute`."""
     key = _stamps(files)
     found = load_record(folder, key, lambda value: load(value["found"]))
     if found is None:

@@ -30,8 +30,7 @@ def exit_now(
 ) -> NoReturn:
     """Call the cleanups, and exit with this code.
 
-    The defaults bind the list and `os._exit`: a signal may come after Python has cleared the modules.
-    """
+    The defaults bind the list and `os._exit`: a signal may come after Python has cleared the modules."""
     for one in reversed(undo):
         try:
             one()

@@ -20,8 +20,7 @@ def folder_lock(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Let one process at a time work in a folder; the system releases the lock even after `kill -9`.
 
     wait: for the process that has it; otherwise raise BlockingIOError.
-    Without locks (Windows, some network file systems) all processes may. Raises OSError.
-    """
+    Without locks (Windows, some network file systems) all processes may. Raises OSError."""
     try:
         import fcntl
     except ImportError:
@@ -59,9 +58,8 @@ def run_lock(folder: Path) -> Iterator[None]:
                 f"{folder}: is in use by {process}: wait until that ends, or name another folder"
             ) from error
         except OSError as error:
-            raise PacelineError(
-                f"{folder}: cannot be written ({error.strerror}); name another folder"
-            ) from error
+            why = f"{folder}: cannot be written ({error.strerror}); name another folder"
+            raise PacelineError(why) from error
         stack.callback(holder.unlink, missing_ok=True)
         yield
 
@@ -70,8 +68,7 @@ class FairLock:
     """A lock that threads acquire in the order of their requests.
 
     Each inner lock is held by a separate `with` statement, one of them in a generator: wherever Ctrl-C
-    comes, both are released.
-    """
+    comes, both are released."""
 
     def __init__(self) -> None:
         self._line, self._lock = threading.Lock(), threading.Lock()

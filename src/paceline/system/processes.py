@@ -33,8 +33,7 @@ def wait_within(
     cpu_seconds: limit of the busiest thread's processor time, children included. idle_seconds: limit of the
     time without progress. The limits count what was polled, so that neither a suspended computer nor a
     stopped job exceeds them.
-    Raises OverusedError or IdleError; the process still runs then.
-    """
+    Raises OverusedError or IdleError; the process still runs then."""
     polls, meter = 0, _Meter(process.pid, (0.0, 0))
     while True:
         with suppress(subprocess.TimeoutExpired):

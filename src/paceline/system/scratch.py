@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -23,7 +22,6 @@ USUAL = 0o666  # within the user's umask
 MAX_AGE_SECONDS = 2 * 24 * 3600
 
 _mine: set[Path] = set()
-_changing = threading.Lock()  # held while one is created
 
 
 def scratch_file(folder: Path, mode: int = USUAL) -> AbstractContextManager[Path]:
@@ -39,7 +37,6 @@ def scratch_folder(folder: Path) -> AbstractContextManager[Path]:
 
 def remove_all() -> None:
     """Remove all scratch files of this process before it exits without unwinding."""
-    _changing.acquire(timeout=1.0)  # never released: nothing new is created
     for path in list(_mine):
         _remove(path)
 
@@ -65,13 +62,12 @@ def _scratch(folder: Path, mode: int | None) -> Iterator[Path]:
     """mode: of a file; None for a folder."""
     remove_leftovers(folder)
     path = folder / f".paceline-{os.urandom(8).hex()}.tmp"
-    with _changing:
+    _mine.add(path)
+    try:
         if mode is None:
             path.mkdir(mode=0o700)
         else:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        _mine.add(path)
-    try:
         yield path
     finally:
         _remove(path)

@@ -19,10 +19,9 @@ def wrapped(text: str, file: IO[str], hanging: int = 0) -> str:
 
     def wrap(line: str) -> str:
         indent = line[: len(line) - len(line.lstrip())] if not hanging else " " * hanging
-        lines = textwrap.wrap(
+        return textwrap.fill(
             line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )
-        return "\n".join(lines)
 
     return "\n".join(line if len(line) <= width else wrap(line) for line in text.split("\n"))
 

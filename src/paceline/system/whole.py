@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,17 +20,21 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
     """Make an empty file, which is renamed to `path` at the end, or removed on errors. Links are followed.
 
     private: readable by the user only, from the first byte on; by default by the umask, or like the replaced
-    file. new: raise FileExistsError if the name is taken by then. Raises OSError, which names `path`.
-    """
+    file. new: raise OSError if the name is taken by then. Raises OSError, which names `path`."""
     target = Path(os.path.realpath(path))
     try:
-        before = _mode(target)
+        before = None
+        with suppress(FileNotFoundError):
+            before = target.stat().st_mode
+        if before is not None and not stat.S_ISREG(before):
+            raise OSError(errno.EINVAL, "is no regular file", str(target))
         usual = before is None and not private
         with scratch_file(target.parent, USUAL if usual else PRIVATE) as part:
             if before is not None and not private:
-                part.chmod(before)
+                part.chmod(stat.S_IMODE(before) & 0o777)
             yield part
-            _fsync(part)
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())  # a complete name must not outlive its bytes
             _publish(part, target, new=new)
     except OSError as error:
         if _is_own_error(error):
@@ -46,57 +50,41 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def check_output(out: Path, *sources: Path, force: bool) -> None:
     """Raise UsageError unless `out` can be written, and is none of `sources`; before hours of work."""
-    if out.is_dir():
-        raise UsageError(f"{out}: is a directory; give the name of the file to write")
-    if not out.parent.is_dir():
-        raise UsageError(f"no folder {out.parent}: create it first")
-    if out.exists():
-        if not out.is_file():
-            raise UsageError(f"{out}: is no regular file; give the name of a file to write")
-        if any(source.exists() and out.samefile(source) for source in sources):
-            raise UsageError(f"{out} is what it would be made from: choose another name")
-        if not force:
-            raise UsageError(f"{out} exists: choose another name, or overwrite it with --force")
     folder = Path(os.path.realpath(out)).parent
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{out}: {folder} cannot be written to; choose another folder")
+    if not folder.is_dir():
+        problem = f"there is no folder {folder}; create it first"
+    elif out.exists() and not out.is_file():
+        problem = "is no regular file; give the name of a file to write"
+    elif out.exists() and any(source.exists() and out.samefile(source) for source in sources):
+        problem = "is what it would be made from; choose another name"
+    elif out.exists() and not force:
+        problem = "exists; choose another name, or overwrite it with --force"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = f"{folder} cannot be written to; choose another folder"
+    else:
+        return
+    raise UsageError(f"{out}: {problem}")
 
 
 @contextmanager
 def write_output(out: Path, *, force: bool) -> Iterator[Path]:
     """Write a file that the user named, atomically.
 
-    Raises UsageError if another process has made it meanwhile, and PacelineError if it cannot be written.
-    """
+    Raises PacelineError if another process has made it meanwhile, or if it cannot be written."""
     try:
         with atomic_write(out, new=not force) as part:
             yield part
-    except FileExistsError as error:
-        raise UsageError(
-            f"{out} was made by another process meanwhile, and is kept: choose another name, or --force"
-        ) from error
     except OSError as error:
         if error.filename != str(out):
             raise
         raise PacelineError(
-            f"{out}: cannot be written ({error.strerror or error}); make room there, or choose another place"
+            f"{out}: cannot be written ({error.strerror}); make room there, or choose another name"
         ) from error
 
 
 def private_file(path: Path) -> BinaryIO:
     """Open `path` for writing, readable by the user only. Raises OSError."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, PRIVATE))
-
-
-def _mode(target: Path) -> int | None:
-    """Return the permissions of a file; None without one."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "is no regular file", str(target))
-    return stat.S_IMODE(mode) & 0o777
 
 
 def _is_own_error(error: OSError) -> bool:
@@ -106,24 +94,12 @@ def _is_own_error(error: OSError) -> bool:
     return error.filename is None or NAME.fullmatch(Path(os.fsdecode(error.filename)).name) is not None
 
 
-def _fsync(part: Path) -> None:
-    """Flush to the disk: a complete name must not outlive its bytes."""
-    handle = os.open(part, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _publish(part: Path, target: Path, *, new: bool) -> None:
-    if not new:
-        part.replace(target)
-        return
-    try:
-        os.link(part, target)  # unlike a rename it never replaces a file
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target} exists") from None
-        part.replace(target)
+    if new:
+        try:
+            os.link(part, target)  # unlike a rename it never replaces a file
+            return
+        except OSError:  # perhaps a file system without links
+            if os.path.lexists(target):
+                raise
+    part.replace(target)

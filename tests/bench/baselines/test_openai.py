@@ -158,7 +158,7 @@ HUGE = 10**250
 def test_answer_of_another_shape_is_refused(broken: dict[str, Any]) -> None:
     with serving([*CHUNKS[:-1], broken]) as served:
         server = OpenAIServer(served.url, name="openai")
-        with pytest.raises(PeerError, match="openai: its answer is not what OpenAI's API says: "):
+        with pytest.raises(PeerError, match="openai: its answer is not as its API says: "):
             server.answer(ASK)
 
 

@@ -21,7 +21,7 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
-from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
@@ -99,7 +99,7 @@ def test_a_request_does_not_know_where_its_record_ends() -> None:
     engine = InferenceEngine(target, LookupDrafter(1, 2), policy, detokenize=False)
     stats = replay_recording(engine, recording)
     assert (stats.steps, stats.drafted, stats.accepted, stats.tokens) == (1, 5, 3, 3)
-    with pytest.raises(ContractError, match="another text than was recorded"):
+    with pytest.raises(AssertionError, match="another text"):
         replay_recording(engine, replace(recording, tokens=(4, 3, 3)))
 
 

@@ -54,9 +54,9 @@ def test_steps_branches_and_tokens_are_set_together() -> None:
     ("asked", "words"),
     [
         ({"drafters": ("suffix", "datastore")}, "takes no drafters from outside, and suffix,datastore would"),
-        ({"corpora": ("mine",)}, "reads no corpora of Paceline's"),
+        ({"corpora": ("mine",)}, "ngram has no counterpart of corpora"),
         ({"draft": HEAD, "drafting_settings": {"width": 2}}, "sets the width and the longest draft together"),
-        ({"draft": DRAFT, "drafting_settings": BLOCK}, "does not verify blocks with standalone"),
+        ({"draft": DRAFT, "drafting_settings": BLOCK}, "standalone has no counterpart of verify block"),
         ({"draft": DRAFT, "drafting_settings": {"cross_vocab": "tli"}}, "no counterpart of cross_vocab tli"),
         ({"extra_args": ("--speculative-accept-threshold-acc", "0.5")}, "is made by Paceline"),
     ],
@@ -70,8 +70,3 @@ def test_gguf_files_are_both_or_none(tmp_path: Path) -> None:
     words = command("sglang", EngineRequest(str(target), draft=str(draft)))
     assert (words[3], words[-1]) == (str(target), str(draft))
     refused("both must be GGUF files, or none", str(target), draft=DRAFT)
-
-
-def test_what_sglang_is_told_beside_drafting_goes_in() -> None:
-    asked = {"n_ctx": 4096, "port": 9000, "api_key": "k", "extra_args": ("--tp", "2")}
-    assert made(drafters=("none",), **asked) == "--context-length 4096 --port 9000 --api-key k --tp 2"

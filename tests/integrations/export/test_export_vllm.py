@@ -87,7 +87,7 @@ OURS = ("--speculative-config={}", "--speculative_config {}", "-sc.method fly", 
         ({"drafters": ("suffix", "model"), "draft": DRAFT}, "by one method at a time"),
         ({"drafters": ("lookahead",)}, "shows a drafter no rows of the target"),
         ({"draft": "some/dflash"}, "needs the length of its blocks"),
-        ({"draft": DRAFT, "corpora": ("mine",)}, "does not draft from corpora"),
+        ({"draft": DRAFT, "corpora": ("mine",)}, "draft_model has no counterpart of corpora"),
         *(({"extra_args": tuple(args.split())}, "is made by Paceline") for args in OURS),
     ],
 )

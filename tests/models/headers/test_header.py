@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from gguf_files import write_llama, write_parts
 from paceline.models import zoo
-from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
 from paceline.models.headers.gguf_header import GGUFHeader
 from paceline.models.headers.header import kv_bytes_per_token, read_gguf, read_model_facts
@@ -38,12 +37,7 @@ def tokens(*texts: str | bytes) -> bytes:
     return key("tokenizer.ggml.tokens", ARRAY, array(STRING, len(texts), b"".join(map(text, texts))))
 
 
-def types(kind: int, count: int, values: bytes) -> bytes:
-    return key("tokenizer.ggml.token_type", ARRAY, array(kind, count, values))
-
-
 GPT2 = [ARCH, word("tokenizer.ggml.model", "gpt2")]
-MANY = MAX_STRINGS + 1
 
 
 def write(path: Path, *keys: bytes) -> Path:
@@ -117,8 +111,6 @@ def test_kinds_of_tokenizers(tmp_path: Path, model: str, kind: str) -> None:
         ([ARCH, key("llama.block_count", I32, struct.pack("<i", -1))], "is not a whole number of at least 0"),
         ([*GPT2, key("tokenizer.ggml.tokens", ARRAY, array(U64, 1, bytes(8)))], "is not a list of texts"),
         ([*GPT2, number("tokenizer.ggml.add_bos_token", 1)], "is not true or false"),
-        ([*GPT2, tokens("a", "b"), types(I32, 1, bytes(4))], "has 2 tokens and types of 1"),
-        ([*GPT2, tokens("a"), types(BOOL, MANY, bytes(MANY))], "has 1 tokens and types of 2,097,153"),
     ],
 )
 def test_value_of_a_wrong_type_is_refused(tmp_path: Path, keys: list[bytes], reason: str) -> None:

@@ -244,8 +244,8 @@ def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
 @pytest.mark.parametrize(
     ("status", "name", "kind", "words"),
     [
-        (401, "GatedRepo", PacelineError, ["user/repo is gated", "accept its terms at http", "HF_TOKEN"]),
-        (404, "RepoNotFound", UsageError, ["has no user/repo, or it is private"]),
+        (401, "GatedRepo", PacelineError, ["user/repo: is gated", "accept its terms at http", "HF_TOKEN"]),
+        (404, "RepoNotFound", UsageError, ["user/repo", "or it is private"]),
         (403, "", PacelineError, ["does not let this token read it"]),
         (429, "", PacelineError, ["answers with the error 429; try again later"]),
         (500, "", PacelineError, ["answers with the error 500; try again later"]),

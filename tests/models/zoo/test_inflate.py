@@ -96,17 +96,6 @@ def test_recurrent_layers_and_experts_are_widened_too(tmp_path: Path, arch: str)
     assert abs(choose_layout(layout, wanted).parameters / wanted - 1) < 0.05
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    def stop(done: float) -> None:
-        if done > 0.2:
-            raise error
-
-    with pytest.raises(error):
-        inflate(target_path(), tmp_path / "model.gguf", 20_000_000, progress=stop)
-    assert not list(tmp_path.iterdir())
-
-
 Fields = dict[str, bytes]
 Parts = dict[str, TensorToWrite]
 
@@ -170,8 +159,8 @@ def rename(fields: Fields, _parts: Parts) -> None:
     ("change", "words"),
     [
         (add_bias, "blk.0.attn_q.bias of 64 weights is missing, or there is no place for it: only"),
-        (lose_embedding, "has no token_embd.weight"),
-        (vary_heads, "has blocks of several kinds (llama.attention.head_count_kv)"),
+        (lose_embedding, "is missing, or there is no place for it"),
+        (vary_heads, "needs one positive llama.attention.head_count_kv"),
         (rename, "is a qwen2 model: only these can be inflated"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),

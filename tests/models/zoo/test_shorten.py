@@ -58,15 +58,6 @@ def test_what_is_told_of_each_layer_is_told_of_those_that_are_left(tmp_path: Pat
     assert found == {"blk.0.ffn_up.weight": 0.0, "blk.1.ffn_up.weight": 2.0, "token_embd.weight": 1.0}
 
 
-def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        shorten(zoo.draft_path(), tmp_path / "out.gguf", [0], tick=stop)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     source, out = zoo.draft_path(), tmp_path / "out.gguf"
     for layers in ((), (99,), (-1, 0)):

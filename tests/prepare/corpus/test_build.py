@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_the_old_corpus_and_no_litter(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(f"paceline.{where}", full)
-    with pytest.raises(PacelineError, match="No space left on device; the corpus could not be written"):
+    with pytest.raises(PacelineError, match=r"No space left on device.*what was there is as it was"):
         build("mine", sources, tokenizer)
     whole(tokenizer, home, corpus)
 

@@ -15,7 +15,7 @@ from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training import answers
-from paceline.prepare.training.answer_folder import ANSWERS, HEADER, read_header
+from paceline.prepare.training.answer_folder import ANSWERS, HEADER
 from paceline.prepare.training.answers import GeneratedAnswers, GenerationProgress, generate_answers
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
@@ -79,7 +79,7 @@ def test_the_folder_has_a_line_an_answer_and_what_they_were_made_with(
     ids = [answer.id for answer in found.answers]
     written = {line.pop("id"): (*line.values(),) for line in lines(tmp_path / "out")}
     assert (written, [*written]) == (content(found), ids)
-    header = read_header(tmp_path / "out")
+    header = json.loads((tmp_path / "out" / HEADER).read_bytes())
     assert header["settings"]["model"] == toy.target.identity()["model"]
     assert [header["settings"][name] for name in ("max_tokens", "temperature", "seed")] == [8, 0.5, 7]
     assert header["prompts"] == N
@@ -212,11 +212,8 @@ def test_the_same_folder_takes_more_prompts_and_returns_those_asked_for(toy: LLM
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        (None, f"has no {HEADER} beside it"),
-        ("{", "is damaged, or of something else"),
-        ("[]", "is damaged, or of something else"),
-        ('{"format": 1}', "is damaged, or of something else"),
-        ('{"format": 3, "settings": {}}', "is of a newer Paceline"),
+        *((header, "is missing or damaged") for header in (None, "{", "[]", '{"format": 1}')),
+        ('{"format": 3, "settings": {}}', "of something else or a newer Paceline"),
         ('{"format": 1, "settings": {}}', r"the target \(None, now "),
     ],
 )
@@ -244,10 +241,7 @@ def test_a_full_disk_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr("paceline.prepare.training.answer_folder.append_line", full)
-        with pytest.raises(
-            PacelineError,
-            match=r"out: cannot be written \(No space left on device\); make room there: all 5 answers",
-        ):
+        with pytest.raises(PacelineError, match=r"No space left on device.*all 5 answers"):
             generate_answers(toy, prompts, out, max_tokens=8)
     assert len(lines(out)) == 5
     assert content(generate_answers(toy, prompts, out, max_tokens=8)) == whole

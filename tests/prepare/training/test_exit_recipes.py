@@ -139,9 +139,11 @@ def test_the_fitted_temperature_is_that_by_which_the_tokens_were_drawn() -> None
 
 @pytest.mark.parametrize(
     ("kind", "layers", "message"),
-    [("exits", "2,x", "exit_layers"), ("exits", "1,4", "1 to 3"), ("kangaroo", "1,2", "one exit layer")],
+    [("exits", (1, 4), "1 to 3"), ("kangaroo", (1, 2), "one exit layer")],
 )
-def test_wrong_exit_layers_are_refused(kind: str, layers: str, message: str, tmp_path: Path) -> None:
+def test_wrong_exit_layers_are_refused(
+    kind: str, layers: tuple[int, ...], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=message):
         make_recipe(
             toy(), make_plan(kind, tmp_path / "x", exit_layers=layers), DraftVocabulary(np.arange(8), 8)

@@ -132,7 +132,7 @@ def test_the_acceptance_is_that_of_decoding(
     from paceline.prepare.training.evaluate import acceptance_of
 
     _, folder, card = trained
-    target, settings = llm.target, read_header(folder / "answers")["settings"]
+    target, settings = llm.target, read_header(folder / "answers").settings
     answers = list(AnswerFolder(folder / "answers", settings, target.vocab.size).answers.values())
     split = json.loads((folder / SPLIT).read_text())
     held_out = [answer for answer in answers if split[answer.id]]

@@ -15,7 +15,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.prepare.training.features import MIN_LOGPROB, OnlineFeatures, top_logprobs
 from paceline.speculative.errors import LogitsError, ModelError, UsageError
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import NO_FEATURES, RequiredOutputs, Target
+from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import EMPTY
 from training_answers import answer
 
@@ -91,20 +91,6 @@ def test_impossible_tokens_have_finite_logprobs(monkeypatch: pytest.MonkeyPatch)
     assert np.exp(logprobs.astype(np.float32)).sum(1) == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("layers", "top_k", "why"),
-    [
-        ((), 4, "layers"),
-        ((2, 1), 4, r"layers \[2, 1\]: must be one or more, ascending"),
-        ((1, 1), 4, "layers"),
-        ((1,), 0, "top_k 0: must be at least 1"),
-    ],
-)
-def test_layers_and_top_k_are_checked(layers: tuple[int, ...], top_k: int, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        OnlineFeatures(ToyTarget(layers=3), [], layers, top_k)
-
-
 def test_a_small_vocabulary_and_a_small_context_limit_what_is_computed() -> None:
     target = ToyTarget(layers=3, n_ctx=9)
     full = answer(4, 5)
@@ -118,21 +104,6 @@ def test_invalid_logits_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "logits", lambda _: np.array([0.0, 1.0, np.nan, *[0.0] * 5]))
     with pytest.raises(LogitsError, match="the toy model: its logits are not numbers"):
         OnlineFeatures(target, [answer(4, 5)], LAYERS)[0]
-
-
-def test_a_target_that_shows_no_hidden_states_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = ToyTarget(layers=3)
-    forward = target.forward
-
-    def blind(*given: Any) -> Any:
-        outs = forward(*given)
-        for out in outs:
-            out.features = NO_FEATURES
-        return outs
-
-    monkeypatch.setattr(target, "forward", blind)
-    with pytest.raises(AssertionError, match="no hidden states"):
-        OnlineFeatures(target, [answer(4, 4)], LAYERS, 3)[0]
 
 
 def test_a_transformers_model_is_computed_alike_although_its_cache_has_the_prompt(tmp_path: Path) -> None:

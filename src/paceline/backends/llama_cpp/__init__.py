@@ -8,8 +8,8 @@ from typing import Any
 from paceline.backends.interface import BackendBuild, KernelStatus
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp.kernels import load_kernels
+from paceline.backends.llama_cpp.model import identity as identity
 from paceline.backends.llama_cpp.target import LlamaTarget as LlamaTarget
-from paceline.backends.llama_cpp.target import identity as identity
 from paceline.backends.llama_cpp.text import LlamaTokenizer
 
 TRANSFORMERS_SETTINGS = ("device", "dtype", "attention")  # settings that only transformers models have

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
-from paceline.backends.llama_cpp.hidden_states import Hidden
-from paceline.speculative.errors import UsageError
+from paceline.backends.llama_cpp.extras import Hidden
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
 from paceline.speculative.sampling import filter_top_k
@@ -72,9 +71,8 @@ class Batch:
         self.outputs += wanted
 
     def decode(self, context: Any) -> int:
-        """Return llama_decode's code: 0, or 1 if the cache is full. Raises UsageError for too many rows."""
-        if self.outputs > self._shape[0]:
-            raise UsageError(f"{self.outputs} rows in one pass, at most {self._shape[0]}: draft less")
+        """Return llama_decode's code: 0, or 1 if the cache is full."""
+        assert self.outputs <= self._shape[0], f"{self.outputs} rows in one pass (Caps.max_batch_tokens)"
         for i, sequences in enumerate(self._owners):
             self._n_seq[i] = len(sequences)
             if len(sequences) == 1:

@@ -8,22 +8,23 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
-from paceline.backends.llama_cpp.experts import overrides
 from paceline.backends.llama_cpp.load_failures import explain
 from paceline.hardware.files import parse_nonnegative
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
-from paceline.speculative.validation import unknown
 from paceline.system.forks import ForkGuard
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.leaving import exit_now
+
+if TYPE_CHECKING:
+    from paceline.backends.llama_cpp.model import LlamaSettings
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
@@ -31,7 +32,7 @@ UBATCH = 512  # tokens that llama.cpp computes at once
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": (0, 4.0), "f16": (1, 2.0), "q8_0": (8, 34 / 32), "bf16": (30, 2.0)}  # ggml_type, bytes
 
-# Fields of `Sampling`, and their names in GGUF files behind general.sampling.
+# Fields of `Sampling`, and their names in GGUF files after general.sampling.
 SAMPLING_KEYS = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
 _module: ModuleType | None = None
@@ -91,16 +92,6 @@ def _imported() -> ModuleType:
     return found
 
 
-class EvalCallback:
-    """ggml's evaluation callback, which sees the tensors of a context's graphs and must outlive it.
-    function: in a compiled library. struct: what it shares with the function."""
-
-    def __init__(self, function: Any, struct: ctypes.Structure) -> None:
-        self.callback: Any = ctypes.cast(function, llama_cpp().ggml_backend_sched_eval_callback)
-        self._struct = struct  # `user_data` does not keep it alive
-        self.user_data = ctypes.c_void_p(ctypes.addressof(struct))
-
-
 @contextlib.contextmanager
 def wrap_llama_errors(path: Path) -> Iterator[None]:
     """Turn a failed call into a ModelError with llama.cpp's log message."""
@@ -115,8 +106,14 @@ def _first_log_line() -> str:
     return next(filter(None, _log), "")
 
 
-def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, experts: int = 0) -> Any:
-    """Load a causal language model. experts: of a mixture, that each token uses; 0 for the file's number.
+def load_model(
+    path: Path,
+    *,
+    vocab_only: bool = False,
+    gpu_layers: int = 0,
+    changes: Iterable[Callable[[Any], None]] = (),
+) -> Any:
+    """Load a causal language model. changes: of llama.cpp's parameters.
     Raises UsageError for no file, and ModelError for other models."""
     gate.require_gguf_path(path)
     cpp = llama_cpp()
@@ -125,8 +122,8 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, exp
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
     params.progress_callback = cpp.llama_progress_callback(_loading)
-    if experts:
-        params.kv_overrides = overrides(cpp, path, experts)
+    for change in changes:
+        change(params)
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
@@ -134,19 +131,23 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, exp
             if not vocab_only:  # a wrong kind of model is reported first
                 cpp.llama_model_free(load_model(path, vocab_only=True))
             raise ModelError(reason)
-    arch = metadata(model, "general.architecture")
+    if reason := _no_decoder(model):
+        cpp.llama_model_free(model)
+        raise ModelError(f"{path}: is {reason}")
+    return model
+
+
+def _no_decoder(model: Any) -> str:
+    """Return what the model is if it is no decoder-only language model."""
+    cpp, arch = llama_cpp(), metadata(model, "general.architecture")
     causal = metadata(model, f"{arch}.attention.causal")
     pooled = metadata(model, f"{arch}.pooling_type")
     encodes = not cpp.llama_model_has_decoder(model) or causal == "false" or "bert" in str(arch)
     if encodes or pooled not in (None, "0"):
-        cpp.llama_model_free(model)
-        raise ModelError(
-            f"{path}: is an embedding model ({arch}), which does not generate text; give a causal LM"
-        )
+        return f"an embedding model ({arch}), which does not generate text; give a causal LM"
     if cpp.llama_model_has_encoder(model):
-        cpp.llama_model_free(model)
-        raise ModelError(f"{path}: is an encoder-decoder model ({arch}); give a decoder-only causal LM")
-    return model
+        return f"an encoder-decoder model ({arch}); give a decoder-only causal LM"
+    return ""
 
 
 def _loading(done: float, _user: object) -> bool:
@@ -207,22 +208,18 @@ def suggested_sampling(model: Any) -> dict[str, float]:
 def make_context(
     model: Any,
     path: Path,
+    settings: LlamaSettings,
     *,
     n_ctx: int,
-    threads: int,
     sequences: int,
     rows: int,
     n_batch: int,
-    flash_attention: bool | None,
-    cache_type: str,
-    callback: EvalCallback | None = None,
+    changes: Iterable[Callable[[Any], None]],
 ) -> Any:
-    """Make a context.
-    Raises UsageError for a bad setting, and ModelError if memory is too small."""
-    if cache_type not in CACHE_TYPES:
-        raise unknown("cache type", cache_type, CACHE_TYPES)
+    """Make a context of `n_ctx` cells. changes: of llama.cpp's parameters.
+    Raises ModelError if memory is too small."""
     cpp = llama_cpp()
-    ggml_type, element_bytes = CACHE_TYPES[cache_type]
+    ggml_type, element_bytes = CACHE_TYPES[settings.cache_type]
     check_memory(model, path, n_ctx, element_bytes, sequences)
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
@@ -230,14 +227,14 @@ def make_context(
     params.n_ubatch = UBATCH
     params.n_seq_max = sequences
     params.n_outputs_max = rows
-    params.n_threads = params.n_threads_batch = threads
+    params.n_threads = params.n_threads_batch = settings.threads
     params.kv_unified = True  # branches share the main sequence's cells, and sessions a prefix
     params.swa_full = True  # keep cells outside the window, for rollback
     params.no_perf = True
     params.type_k = params.type_v = ggml_type
-    if callback is not None:
-        params.cb_eval, params.cb_eval_user_data = callback.callback, callback.user_data
-    params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
+    params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
+    for change in changes:
+        change(params)
     with wrap_llama_errors(path):
         context = cpp.llama_init_from_model(model, params)
         if not context:
@@ -264,7 +261,20 @@ def state_bytes(model: Any) -> int:
     return 4 * int(cpp.llama_model_n_layer(model)) * (inner * state + conv + wkv)
 
 
-def check_memory(model: Any, path: Path, n_ctx: int, size: float, sequences: int) -> None:
+def cache_bytes(model: Any, n_ctx: int, element_bytes: float) -> float:
+    """Return the bytes of keys and values of a context; 0 for hybrid models, of which only some layers have
+    a cache."""
+    cpp = llama_cpp()
+    if cpp.llama_model_is_hybrid(model):
+        return 0.0
+    head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
+    arch = metadata(model, "general.architecture")
+    lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
+    width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
+    return float(element_bytes * width * cpp.llama_model_n_layer(model) * n_ctx)
+
+
+def check_memory(model: Any, path: Path, n_ctx: int, element_bytes: float, sequences: int) -> None:
     """Raise ModelError if the KV cache, or the states of the sequences, exceed free memory: Linux grants it,
     and kills the process later."""
     import psutil
@@ -273,24 +283,21 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float, sequences: int
         raise UsageError(
             f"a context of {n_ctx:,} tokens: at most {MAX_POSITIONS:,}; ask for fewer (n_ctx, -c)"
         )
-    cpp = llama_cpp()
-    if cpp.llama_supports_gpu_offload():
+    if llama_cpp().llama_supports_gpu_offload():
         return  # the cache is on the GPU
     free = psutil.virtual_memory().available + psutil.swap_memory().free
-    if (states := state_bytes(model) * sequences) > free:
-        raise ModelError(
-            f"{path}: {sequences} states, of sessions and their checkpoints, need {format_bytes(states)} of "
-            f"memory, {format_bytes(free)} are free: ask for fewer sessions (--sessions)"
-        )
-    if cpp.llama_model_is_hybrid(model):
-        return  # only some layers have a cache
-    head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
-    arch = metadata(model, "general.architecture")
-    lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
-    width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
-    needed = size * width * cpp.llama_model_n_layer(model) * n_ctx
-    if needed > free:
-        raise ModelError(
-            f"{path}: a context of {n_ctx:,} tokens needs {format_bytes(needed)} of memory, "
-            f"{format_bytes(free)} are free: ask for fewer (n_ctx, -c)"
-        )
+    for needed, what, fewer in (
+        (
+            state_bytes(model) * sequences,
+            f"{sequences} states, of sessions and their checkpoints, need",
+            "fewer sessions (--sessions)",
+        ),
+        (
+            cache_bytes(model, n_ctx, element_bytes),
+            f"a context of {n_ctx:,} tokens needs",
+            "fewer (n_ctx, -c)",
+        ),
+    ):
+        if needed > free:
+            memory = f"{format_bytes(needed)} of memory, {format_bytes(free)} are free"
+            raise ModelError(f"{path}: {what} {memory}: ask for {fewer}")

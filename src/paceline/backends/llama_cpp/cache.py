@@ -7,12 +7,12 @@ of branches: `seq_cp` shares the state, which llama.cpp copies when the main seq
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import CacheSlot, free_slots
-from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.common import CacheSlot, SparsePrompt, free_slots
+from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
 from paceline.speculative.errors import UsageError
 
 MAX_BRANCHES = 64
@@ -22,9 +22,9 @@ class SequenceSlot(CacheSlot):
     """A main sequence and the tokens of its cells.
     prompt_length: tokens that a prefill of this length computed. last_used: grows with every session.
     checkpoint: the number of tokens in the state of the checkpoint sequence.
-    spread: the number of cells that were moved to their positions in a prompt that leaves out tokens."""
+    spread: the sparse prompt whose cells have moved to their positions, which were their places before."""
 
-    spread: int | None = None
+    spread: SparsePrompt | None = None
 
     def __init__(self, sequence: int) -> None:
         super().__init__()
@@ -32,16 +32,16 @@ class SequenceSlot(CacheSlot):
         self.prompt_length = self.last_used = self.checkpoint = 0
 
     def position(self, place: int) -> int:
-        """Return the position of the token at a place behind the prompt; of others before `spread`, too."""
-        return place if self.spread is None or place < self.spread else place + self.skipped
+        """Return the position of the cell at a place."""
+        return place if self.spread is None else self.spread.position(place)
 
 
 class LlamaKvCache:
     """The sequences of a context.
     sessions: number of main sequences, which share one pool of cells. require: raises if the model is closed.
-    shares: main sequences may share a prefix (`seq_cp` copies no data).
     stateful: the model is recurrent or hybrid.
-    windowed: cells outside an attention window may have been reused, which llama.cpp does not report."""
+    windowed: cells outside an attention window may have been reused, which llama.cpp does not report.
+    one_shape: a prefix has the bits of a prompt only if a prefill of its length computed it (PassExtra)."""
 
     def __init__(
         self,
@@ -50,12 +50,19 @@ class LlamaKvCache:
         n_ctx: int,
         require: Callable[[], None],
         *,
-        shares: bool = True,
         stateful: bool = False,
         windowed: bool = False,
+        one_shape: bool = False,
     ) -> None:
+        if stateful and 2 * sessions > MAX_SEQUENCES:
+            raise UsageError(
+                f"{sessions} sessions of a recurrent model: must be at most {MAX_SEQUENCES // 2}"
+            )
         self._path, self._sessions, self._require = path, sessions, require
-        self._shares, self.stateful, self._windowed = shares, stateful, windowed
+        self.stateful, self._windowed, self.one_shape = stateful, windowed, one_shape
+        self._shares = not (
+            stateful or windowed or one_shape
+        )  # a prefix, with `seq_cp`, which copies no data
         self.n_sequences = sessions + (sessions if stateful else MAX_BRANCHES)
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
@@ -77,8 +84,10 @@ class LlamaKvCache:
                 session.drop_tree()
 
     @property
-    def can_shift(self) -> bool:
-        return bool(self._cpp.llama_memory_can_shift(self._memory))
+    def can_spread(self) -> bool:
+        """Whether cells can move to other positions."""
+        movable = not (self.stateful or self._windowed)
+        return movable and bool(self._cpp.llama_memory_can_shift(self._memory))
 
     def take_slot(self, owner: object, tokens: list[int]) -> SequenceSlot:
         """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.
@@ -90,9 +99,9 @@ class LlamaKvCache:
         best.last_used = 1 + max(slot.last_used for slot in self.slots)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
-        if best.skipped:
+        if best.sparse is not None:
             self.trim(best, 0)
-            best.skipped, best.spread = 0, None
+            best.sparse = best.spread = None
         donor = max(self.slots, key=lambda slot: cached[slot.sequence])
         own, more = cached[best.sequence], cached[donor.sequence]
         if self._shares and more > own:
@@ -111,11 +120,8 @@ class LlamaKvCache:
                 slot.last_used = 0
 
     def take_branch(self, slot: SequenceSlot) -> int:
-        """Return a free branch sequence. Raises UsageError if there is none."""
-        try:
-            branch = self.branches.index(None)
-        except ValueError:
-            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees") from None
+        """Return a branch sequence; `Caps.max_branches` leaves enough of them for all sessions."""
+        branch = self.branches.index(None)
         self.branches[branch] = slot
         return self._sessions + branch
 
@@ -148,20 +154,19 @@ class LlamaKvCache:
         self._remove(main, start)
         self.share(branch, main, end, start=start)
 
-    def spread(self, slot: SequenceSlot, positions: Sequence[int]) -> None:
-        """Move the cells to these positions. llama.cpp decodes no position behind a gap: a prompt with gaps
-        is computed without them, and its keys are rotated once afterwards."""
-        slot.spread = end = len(positions)
-        for start in range(len(positions) - 1, -1, -1):  # run by run, the last one first
-            if start == 0 or positions[start] > positions[start - 1] + 1:
-                if move := positions[start] - start:
-                    self._cpp.llama_memory_seq_add(self._memory, slot.sequence, start, end, move)
-                end = start
+    def spread(self, slot: SequenceSlot) -> None:
+        """Move the cells of a sparse prompt to their positions. llama.cpp decodes no position after a gap:
+        the prompt is computed without gaps, and its keys are rotated once afterwards."""
+        assert slot.sparse is not None
+        slot.spread = slot.sparse
+        for start, end, distance in slot.sparse.moves(len(slot.cached)):
+            self._cpp.llama_memory_seq_add(self._memory, slot.sequence, start, end, distance)
 
     def truncate(self, slot: SequenceSlot) -> None:
-        """Drop all cells behind the cached tokens. A state returns to its checkpoint instead, or to the start
+        """Drop all cells after the cached tokens. A state returns to its checkpoint instead, or to the start
         without one; `cached` becomes shorter then."""
-        if self._memory is None or self._remove(slot.sequence, slot.position(len(slot.cached))):
+        end = slot.position(len(slot.cached)) if slot.cached else 0
+        if self._memory is None or self._remove(slot.sequence, end):
             return
         n = slot.checkpoint if slot.checkpoint <= len(slot.cached) else 0
         tokens = slot.cached[:n]

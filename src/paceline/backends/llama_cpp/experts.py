@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import check_experts
+from paceline.backends.common import check_experts, describe_experts
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.llama_cpp.extras import PassExtra
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import UsageError
 
@@ -27,11 +28,21 @@ def expert_counts(path: Path) -> tuple[str, int, int]:
     return key, (used or [0])[0], experts
 
 
-def overrides(cpp: Any, path: Path, experts: int) -> Any:
-    """Return llama.cpp's list of overridden keys. Raises UsageError for a number that cannot be."""
-    key, used, all_experts = expert_counts(path)
-    check_experts(experts, used, all_experts, path)
-    value = cpp.llama_model_kv_override_value(val_i64=experts)
-    override = cpp.llama_model_kv_override(tag=OVERRIDE_INT, key=key.encode(), value=value)
-    made: ctypes.Array[Any] = (cpp.llama_model_kv_override * 2)(override)  # an empty key ends the list
-    return made
+class FewerExperts(PassExtra):
+    """A mixture with another number of experts for each token."""
+
+    def __init__(self, path: Path, experts: int) -> None:
+        self._path, self._experts = path, experts
+
+    @property
+    def modification(self) -> str:
+        return describe_experts(self._experts, expert_counts(self._path)[1])
+
+    def on_load(self, params: Any) -> None:
+        """Override the file's number. Raises UsageError for a number that cannot be."""
+        key, used, all_experts = expert_counts(self._path)
+        check_experts(self._experts, used, all_experts, self._path)
+        cpp = llama_cpp()
+        value = cpp.llama_model_kv_override_value(val_i64=self._experts)
+        override = cpp.llama_model_kv_override(tag=OVERRIDE_INT, key=key.encode(), value=value)
+        params.kv_overrides = (cpp.llama_model_kv_override * 2)(override)  # an empty key ends the list

@@ -36,8 +36,7 @@ in_load_subprocess = False
 
 def validate_gguf(path: Path, **way: Any) -> None:
     """Refuse a file that llama.cpp cannot load. way: settings of the load (vocab_only, gpu_layers).
-    Raises UsageError if `path` is no file or a later part of a model, and ModelError if it is no model or
-    crashes llama.cpp."""
+    Raises UsageError for a later part of a model, and ModelError if it is no model or crashes llama.cpp."""
     record = _record_path(path, way)
     if record.exists():
         return
@@ -59,17 +58,10 @@ def validate_gguf(path: Path, **way: Any) -> None:
             to_stderr(f"{record}: cannot be written ({error.strerror}); {path.name} is tried again next time")
 
 
-def sizes(path: Path) -> list[int]:
-    """Return the bytes of each of the model's files. Raises UsageError if `path` is no file."""
-    require_gguf_path(path)
-    return [part.stat().st_size for part in split_part_paths(path) if part.is_file()]
-
-
 def _record_path(path: Path, way: dict[str, Any]) -> Path:
-    """Return the path of the record that these files can be loaded. Raises UsageError if there is no file."""
+    """Return the path of the record that these files can be loaded."""
     from llama_cpp import __version__
 
-    require_gguf_path(path)
     stats = [(part.absolute(), part.stat()) for part in split_part_paths(path) if part.is_file()]
     files = [(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats]
     key = repr((files, path.name, sorted(way.items())))
@@ -90,14 +82,10 @@ def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
             tick=_progress_notice(path),
             env=env,
         )
-    except OverusedError as error:
-        raise ModelError(
-            f"{path}: llama.cpp {error} when it was tried: is the file damaged? fetch it again"
-        ) from None
-    except IdleError as error:
-        raise ModelError(
-            f"{path}: llama.cpp {error} when it was tried: can its disk be read? try again"
-        ) from None
+    except (OverusedError, IdleError) as error:
+        is_slow_disk = isinstance(error, IdleError)
+        advice = "can its disk be read? try again" if is_slow_disk else "is the file damaged? fetch it again"
+        raise ModelError(f"{path}: llama.cpp {error} when it was tried: {advice}") from None
     except OSError:
         return False
     if STARTED_WORD.encode() not in done.stdout:
@@ -125,7 +113,7 @@ def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
     """Describe how the process ended."""
     if output := ABORTED.search(done.stderr.decode(errors="replace")):
         why = output["why"] or output["thrown"]
-        return f"llama.cpp does not survive it ({printable(why[:160])})"
+        return f"llama.cpp crashes while loading it ({printable(why[:160])})"
     with contextlib.suppress(ValueError):
-        return f"llama.cpp does not survive it ({signal.Signals(-done.returncode).name})"
-    return "llama.cpp does not survive it"
+        return f"llama.cpp crashes while loading it ({signal.Signals(-done.returncode).name})"
+    return "llama.cpp crashes while loading it"

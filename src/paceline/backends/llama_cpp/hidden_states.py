@@ -6,14 +6,16 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.backends.llama_cpp import binding, kernels
-from paceline.speculative.errors import KernelError, ModelError
+from paceline.backends.llama_cpp.batch import Batch
+from paceline.backends.llama_cpp.extras import EvalCallback, Hidden
+from paceline.speculative.errors import ModelError
 
-Hidden = NDArray[np.float32]  # [rows, layers, width]
+if TYPE_CHECKING:
+    from paceline.backends.llama_cpp.target import LlamaTarget
 
 
 class _Capture(ctypes.Structure):
@@ -31,25 +33,41 @@ class _Capture(ctypes.Structure):
     )
 
 
-class HiddenStateCapture(binding.EvalCallback):
-    """Copies the inputs of layers.
-    n_layers, width: of the model. stop: the layer before which passes end, 0 for none.
-    Raises ModelError without Paceline's compiled library."""
+class HiddenStates(EvalCallback):
+    """Copies the inputs of layers. The callback enters a new context the first time they are wanted: open
+    sessions then compute their tokens again.
+    stop: the layer before which passes end, 0 for none."""
 
-    def __init__(self, path: Path, architecture: str, n_layers: int, width: int, stop: int = 0) -> None:
-        self._path, self._architecture, self._n_layers = path, architecture, n_layers
-        try:
-            function = kernels.hidden_state_callback()
-        except KernelError as error:
-            raise ModelError(f"{path}: hidden states need Paceline's compiled library: {error}") from error
-        self._capture = _Capture(width=width, last=n_layers, stop=stop)
-        super().__init__(function, self._capture)
+    purpose = "hidden states"
+    function = "paceline_hidden_states_capture"
+
+    def __init__(self, path: Path, stop: int = 0) -> None:
+        self._capture = _Capture(stop=stop)
+        super().__init__(path, self._capture)
+        if stop:
+            self.load()
+
+    def attach(self, target: LlamaTarget) -> None:
+        self.layers = range(target.layers + 1)
+        self._capture.last, self._capture.width = target.layers, target.hidden_size
+        self._architecture = target.model.architecture
+
+    def prepare(self, target: LlamaTarget, sessions: int) -> None:
+        if sessions > 1 and target.cache.stateful:  # llama.cpp may reorder the rows of such sessions
+            raise ModelError(f"{self._path}: shows the hidden states of one session at a time only")
+        if self._callback is None:
+            self.load()
+            target.renew_context()
+
+    def needs_all_outputs(self, layers: Sequence[int]) -> bool:
+        """The final norm computes rows with logits only."""
+        return layers[-1] == self.layers.stop - 1
 
     @contextmanager
-    def rows(self, layers: Sequence[int], n: int) -> Iterator[Hidden]:
-        """Fill an array with the inputs of `layers` (ascending) for the `n` rows of a llama_decode.
+    def around_pass(self, batch: Batch, layers: Sequence[int], *, prefill: bool) -> Iterator[Hidden]:
+        """Fill an array with the inputs of `layers` (ascending) for all rows.
         Raises ModelError if the pass does not show them."""
-        struct, n_layers = self._capture, len(layers)
+        struct, n, n_layers = self._capture, len(batch), len(layers)
         out = np.empty((n, n_layers, struct.width), np.float32)
         copied = (ctypes.c_int64 * n_layers)()
         struct.layers, struct.copied = (ctypes.c_int32 * n_layers)(*layers), copied
@@ -66,9 +84,9 @@ class HiddenStateCapture(binding.EvalCallback):
         if layer == 0:
             name = "the token embeddings"
         else:
-            name = "the final norm" if layer == self._n_layers else f"the output of layer {layer - 1}"
+            name = "the final norm" if layer == self.layers.stop - 1 else f"the output of layer {layer - 1}"
         found = f"{count} of {n} rows of {name}" if count else f"no tensor that is {name}"
         return (
-            f"llama.cpp's graph of the architecture {self._architecture} shows {found}: "
-            "drafts from hidden states cannot be had for this model; choose another drafter (--draft)"
+            f"llama.cpp's graph of the architecture {self._architecture} shows {found}: this model does not "
+            "expose hidden states, which this drafter needs; choose another drafter (--draft)"
         )

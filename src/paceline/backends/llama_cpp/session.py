@@ -17,11 +17,10 @@ from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 
 class LlamaSession(CachedSession[SequenceSlot]):
-    """A session in a slot of `cache`.
-    as_prompts: reuse a prefix only if a prefill of that length computed it, for equal bits."""
+    """A session in a slot of `cache`."""
 
-    def __init__(self, cache: LlamaKvCache, *, as_prompts: bool = False) -> None:
-        self._cache, self._as_prompts = cache, as_prompts
+    def __init__(self, cache: LlamaKvCache) -> None:
+        self._cache = cache
         self._keeps_root = cache.stateful
         super().__init__(cache.n_ctx)
 
@@ -34,7 +33,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def _begin(self, tokens: list[int]) -> None:
         slot = self._slot = self._cache.take_slot(self, tokens)
         shared = slot.common_prefix(tokens)
-        if self._as_prompts and not shared == len(tokens) == slot.prompt_length:
+        if self._cache.one_shape and not shared == len(tokens) == slot.prompt_length:
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
@@ -48,16 +47,16 @@ class LlamaSession(CachedSession[SequenceSlot]):
 
     @property
     def until_spread(self) -> int | None:
-        """Pending tokens of a prompt that leaves out others, before its cells move to their positions.
+        """Pending tokens of a sparse prompt before its cells move to their positions.
         None once they have, and for other prompts."""
-        if not self.n_skipped or self.slot.spread is not None:
+        if self._sparse is None or self.slot.spread is not None:
             return None
-        return len(self._prompt_positions) - 1 - len(self.slot.cached)
+        return len(self._sparse.positions) - 1 - len(self.slot.cached)
 
     def read(self, n: int) -> None:
         super().read(n)
         if self.until_spread == 0:
-            self._cache.spread(self.slot, self._prompt_positions[:-1])
+            self._cache.spread(self.slot)
 
     def plan_prefill(self, n: int, batch: Batch) -> None:
         """Add the next `n` pending tokens to `batch`."""

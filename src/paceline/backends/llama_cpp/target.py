@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,209 +17,156 @@ from paceline.backends.common import (
     check_layers,
     check_tokens,
     describe_changes,
-    describe_experts,
     make_token_trie,
     require_experts,
 )
 from paceline.backends.interface import OutputHead
-from paceline.backends.llama_cpp import binding, gate
+from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.attention_weights import PromptReader
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
-from paceline.backends.llama_cpp.exactness import drops_rejected_drafts, require_exact, rows_are_equal
+from paceline.backends.llama_cpp.exactness import (
+    FilledPasses,
+    drops_rejected_drafts,
+    require_exact,
+    rows_are_equal,
+)
 from paceline.backends.llama_cpp.experts import expert_counts
-from paceline.backends.llama_cpp.hidden_states import HiddenStateCapture
+from paceline.backends.llama_cpp.extras import JoinedExtras, PassExtra
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
+from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, identity
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.backends.views import ModelView
-from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
-from paceline.system.forks import ForkGuard
-from paceline.system.identity import file_fingerprint
 from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
-MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
-SETTINGS: Mapping[str, Any] = {
-    "threads": 1,
-    "gpu_layers": 0,
-    "flash_attention": None,
-    "cache_type": "f16",
-    "exact_rows": 0,
-    "kernels": True,
-    "experts": 0,
-}  # LlamaTarget's defaults
-
-_with_kernels: Counter[bytes] = Counter()  # open loads by file (kernels.sharing_key)
-
-
-def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
-    """See ModelSetup. The key of the model's cached pass costs on disk, which must stay stable.
-    Raises OSError if `path` does not exist, and MissingExtraError without llama.cpp."""
-    model = file_fingerprint(path)
-    given = {name: settings.get(name, usual) for name, usual in SETTINGS.items()}
-    return {
-        "model": model,
-        "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
-        "engine": f"llama-cpp-python {version('llama-cpp-python')}",
-        **{name: value for name, value in given.items() if name != "experts" or value},
-        "kernels": own_kernels.load_kernels().path if given["kernels"] else "",
-    }
 
 
 class LlamaTarget:
     """A model of a GGUF file.
-    n_ctx: context length of a session (0: that of the training, at most 4,096).
-    sessions: number of sessions that may be open.
-    exact_rows: fill every pass up to so many rows if rows depend on their pass. Plain and speculative
-    decoding then run the same kernels and give the same bits (0: do not fill).
     weights: a target of the same file that shares its weights; close it later.
-    kernels: use Paceline's kernels if there are any and memory is large enough.
     stop: the layer before which passes end, 0 for none; see SupportsExits.
-    experts: of a mixture, used for each token; 0 for as many as the file says."""
+    extras: what passes can do, in addition to what the settings choose.
+    settings: see LlamaSettings."""
 
     caps: Caps
+    cache: LlamaKvCache
+    model: LoadedModel
+    layers: int
+    hidden_size: int
 
     def __init__(
         self,
         path: Path,
         *,
-        n_ctx: int = 0,
-        threads: int = 1,
-        sessions: int = 1,
-        gpu_layers: int = 0,
-        flash_attention: bool | None = None,
-        cache_type: str = "f16",
-        exact_rows: int = 0,
         weights: LlamaTarget | None = None,
-        kernels: bool = True,
         stop: int = 0,
-        experts: int = 0,
+        extras: Sequence[PassExtra] = (),
+        **settings: Any,
     ) -> None:
-        if not 1 <= sessions <= MAX_SESSIONS:
-            raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
-        self._cpp = binding.llama_cpp()
-        self._process = ForkGuard()
-        self.path = path
-        self.threads = threads
-        self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
-        self._owns_model, self._stop, self.experts = weights is None, stop, experts
-        self._sharing_key = b""
-        if weights is None:
-            key = own_kernels.sharing_key(path) if kernels else b""
-            shares = bool(_with_kernels[key])
-            self.kernels: bool = kernels and own_kernels.fits_memory(gate.sizes(path), path, shares=shares)
-            own_kernels.set_enabled(self.kernels)
-            with own_kernels.sharing(key) if self.kernels else nullcontext():
-                self._model: Any = binding.load_model(path, gpu_layers=gpu_layers, experts=experts)
-            if self.kernels:
-                self._sharing_key = key
-                _with_kernels[key] += 1
-        else:
-            self.kernels, self._model = kernels and weights.kernels, weights._model
-        self._context: Any = None
+        given = LlamaSettings(**settings)
+        self.path, self._stop = path, stop
+        self.extras = [*given.extras(path, stop), *extras]
+        self._owns_model = weights is None
+        self.model = LoadedModel(path, given, self.extras) if weights is None else weights.model
+        # Rows are filled up only if they turn out to depend on their pass.
+        self._settings = replace(given, exact_rows=0, kernels=given.kernels and self.model.kernels)
+        self.context: Any = None
         self.on_forward: Callable[[int, int, float], None] | None = None
         self.prompt_selector: PromptSelector | None = None
-        self._callback: binding.EvalCallback | None = None
         self._prompt_reader: PromptReader | None = None
         try:
-            self.vocab = read_vocab(self._model, self._require_open)
-            self.layers = int(self._cpp.llama_model_n_layer(self._model))
-            self.hidden_size = int(self._cpp.llama_model_n_embd(self._model))
-            self._set_up(n_ctx, sessions, 0)
-            self._text = LlamaText(self._model)
-            if stop:
-                self._show_hidden_states(1, (stop,))
-                return
-            if self.cache.stateful and not drops_rejected_drafts(self):
-                self.caps = replace(self.caps, rollback="none")
-            self._set_equal_rows()
-            if exact_rows and not self.caps.exact:
-                if self.cache.stateful:
-                    raise ModelError(
-                        f"{path}: a recurrent model has no exact greedy output without Paceline's kernels; "
-                        "leave out exact_greedy (--exact-greedy)"
-                    )
-                self._set_up(n_ctx, sessions, exact_rows)
-                require_exact(self)
+            self.vocab = read_vocab(self.model.pointer, self._require_open)
+            self._text = LlamaText(self.model.pointer)
+            self.layers, self.hidden_size = self.model.layers, self.model.hidden_size
+            self._open_context()
+            if not stop:
+                self._check_rows(given.exact_rows)
         except BaseException:
             self.close()
             raise
 
-    def _set_up(self, n_ctx: int, sessions: int, exact_rows: int) -> None:
-        """Make a new cache and context."""
-        stateful = bool(
-            self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(self._model)
-        )
-        windowed = binding.is_windowed(self._model)
-        trained = int(self._cpp.llama_model_n_ctx_train(self._model))
-        per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
-        self.exact_rows = exact_rows
+    def _open_context(self) -> None:
+        """Make a cache and a context, and state their capabilities."""
         self._free_context()
-        self._cells = per_session * sessions + exact_rows  # filler rows need cells, too
-        if stateful and 2 * sessions > binding.MAX_SEQUENCES:  # each has a checkpoint
-            raise UsageError(
-                f"{sessions} sessions of a recurrent model: must be at most {binding.MAX_SEQUENCES // 2}"
-            )
+        given, model = self._settings, self.model
         self.cache = LlamaKvCache(
             self.path,
-            sessions,
-            per_session,
+            given.sessions,
+            given.n_ctx or min(model.trained_context, DEFAULT_CONTEXT),
             self._require_open,
-            shares=not stateful and not exact_rows and not windowed,
-            stateful=stateful,
-            windowed=windowed,
+            stateful=model.is_stateful,
+            windowed=model.is_windowed,
+            one_shape=any(extra.one_shape for extra in self.extras),
         )
-        self._decoder = PassRunner(
-            self.path,
-            self.cache,
-            self.vocab.size,
-            self.layers,
-            exact_rows=exact_rows,
-            kernels=self.kernels,
-        )
+        self._decoder = PassRunner(self.path, self.cache, self.vocab.size, kernels=given.kernels)
         self._make_context()
         self.caps = Caps(
-            # A first child needs no branch. Cells of branches are not in the order of plain decoding.
-            max_branches=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
-            rollback="restore" if stateful else "free",
-            max_sessions=sessions,
-            max_batch_tokens=exact_rows or MAX_ROWS,
-            max_prefill_tokens=per_session if exact_rows else CHUNK,
-            n_ctx=per_session,
-            exact=exact_rows > 0 and sessions == 1,  # passes over several sessions vary in shape
-            sparse_prompts=not (stateful or windowed or exact_rows)
-            and self.cache.can_shift
-            and binding.keeps_other_keys(self._model, self.cache_type),
+            # A first child needs no branch.
+            max_branches=1 if self.cache.stateful else 1 + MAX_BRANCHES // given.sessions,
+            rollback="restore" if self.cache.stateful else "free",
+            max_sessions=given.sessions,
+            max_batch_tokens=MAX_ROWS,
+            max_prefill_tokens=CHUNK,
+            n_ctx=self.cache.n_ctx,
+            sparse_prompts=self.cache.can_spread
+            and binding.keeps_other_keys(model.pointer, given.cache_type),
         )
+        for extra in self.extras:
+            self.caps = extra.limit(self.caps)
 
     def _make_context(self) -> None:
-        own_kernels.set_enabled(self.kernels)  # a context reserves scratch space for its operations
-        self._context = binding.make_context(
-            self._model,
+        own_kernels.set_enabled(self._settings.kernels)  # a context reserves scratch space for its operations
+        self.context = self._decoder.context = binding.make_context(
+            self.model.pointer,
             self.path,
-            n_ctx=self._cells,
-            threads=self.threads,
+            self._settings,
+            n_ctx=self.cache.n_ctx * self._settings.sessions + sum(extra.cells for extra in self.extras),
             sequences=self.cache.n_sequences,
             rows=MAX_ROWS,
             n_batch=N_BATCH,
-            flash_attention=self.flash_attention,
-            cache_type=self.cache_type,
-            callback=self._callback,
+            changes=[extra.on_context for extra in self.extras],
         )
-        self._decoder.context = self._context
-        self.cache.reset(self._context)
+        self.cache.reset(self.context)
+        for extra in self.extras:
+            extra.attach(self)
+        self._joined: dict[tuple[int, ...], JoinedExtras] = {}
+
+    def renew_context(self) -> None:
+        """Make a new context. Open sessions compute their tokens again."""
+        self._free_context()
+        self._make_context()
+
+    def _check_rows(self, exact_rows: int) -> None:
+        """Find out what drafting changes of a row, and fill passes up if that is wanted and helps.
+        Raises ModelError if exact rows are wanted and cannot be."""
+        if self.cache.stateful and not drops_rejected_drafts(self):
+            self.caps = replace(self.caps, rollback="none")
+        equal = rows_are_equal(self)
+        self.caps = replace(self.caps, exact=equal, equal_rows=equal)
+        if not exact_rows or equal:
+            return
+        if self.cache.stateful:
+            raise ModelError(
+                f"{self.path}: a recurrent model has no exact greedy output without Paceline's kernels; "
+                "leave out exact_greedy (--exact-greedy)"
+            )
+        self._settings = replace(self._settings, exact_rows=exact_rows)
+        self.extras.insert(0, FilledPasses(exact_rows))
+        self._open_context()
+        require_exact(self)
 
     @property
     def name(self) -> str:
-        return binding.metadata(self._model, "general.name") or self.path.stem
+        return binding.metadata(self.model.pointer, "general.name") or self.path.stem
 
     @property
     def origin(self) -> str:
@@ -230,29 +174,21 @@ class LlamaTarget:
 
     @property
     def modification(self) -> str:
-        experts = describe_experts(self.experts, expert_counts(self.path)[1]) if self.experts else ""
-        return describe_changes(experts, self.prompt_selector)
+        changes = ", ".join(filter(None, (extra.modification for extra in self.extras)))
+        return describe_changes(changes, self.prompt_selector)
 
     def expert_counts(self) -> tuple[int, int]:
         _, used, experts = expert_counts(self.path)
         require_experts(used, experts, self.path)
-        return self.experts or used, experts
+        return self._settings.experts or used, experts
 
     def view(self, view: ModelView) -> LlamaTarget:
         """Load the file again with fewer experts; repacked weights and pages of the file are shared."""
         self._require_open()
-        if not view.experts or replace(view, experts=0) != ModelView():
-            _, used, _ = expert_counts(self.path)
-            mixture = f"; it has view:experts=N, N below {used}" if used > 1 else ""
-            remedy = "; load it with transformers (-m hf:FILE), or write the part to a file of its own "
-            remedy += "(paceline views materialise)"
-            raise UsageError(
-                f"{VIEW_PREFIX}{view.spec}: llama.cpp cannot leave out layers of {self.path}{mixture}"
-                + remedy * (self.caps.rollback == "free")  # nothing else drafts for a recurrent model
-            )
+        assert replace(view, experts=0) == ModelView()  # see fits.py
         view.require_fewer_experts(self.expert_counts()[0], self.path)
-        caps, given = self.caps, {**self.settings, "exact_rows": 0, "experts": view.experts}
-        return LlamaTarget(self.path, n_ctx=caps.n_ctx, sessions=caps.max_sessions, **given)
+        given = replace(self._settings, n_ctx=self.caps.n_ctx, exact_rows=0, experts=view.experts)
+        return LlamaTarget(self.path, **vars(given))
 
     @property
     def text(self) -> LlamaText:
@@ -265,17 +201,17 @@ class LlamaTarget:
 
     @property
     def description(self) -> str:
-        return binding.description(self._model)
+        return binding.description(self.model.pointer)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {name: getattr(self, name) for name in SETTINGS}
+        return self._settings.of_passes()
 
     @property
     def suggested_sampling(self) -> dict[str, float]:
         """Sampling settings that the file suggests, by the names of `Sampling`."""
         self._require_open()
-        return binding.suggested_sampling(self._model)
+        return binding.suggested_sampling(self.model.pointer)
 
     def identity(self) -> dict[str, Any]:
         return identity(self.path, self.settings)
@@ -283,27 +219,27 @@ class LlamaTarget:
     @property
     def weight_bytes(self) -> int:
         self._require_open()
-        return int(self._cpp.llama_model_size(self._model))
+        return self.model.size
 
     def _require_open(self) -> None:
         """Raise UsageError if the model is closed, or was loaded before a fork."""
-        self._process.require()
-        if self._context is None:
+        self.model.process.require()
+        if self.context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
-    def with_shared_weights(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
-        self._require_open()
-        given = {**self.settings, "flash_attention": flash_attention, "exact_rows": 0}
-        return LlamaTarget(self.path, n_ctx=n_ctx, weights=self, **given)
+    def with_shared_weights(
+        self, *, n_ctx: int, flash_attention: bool | None, extras: Sequence[PassExtra] = ()
+    ) -> LlamaTarget:
+        return self._sibling(extras=extras, n_ctx=n_ctx, flash_attention=flash_attention, sessions=1)
 
     def first_layers(self, n: int) -> LlamaTarget:
-        self._require_open()
         check_exit(n, self.layers, self.path)
-        given = {**self.settings, "exact_rows": 0}
-        caps = self.caps
-        return LlamaTarget(
-            self.path, n_ctx=caps.n_ctx, sessions=caps.max_sessions, weights=self, stop=n, **given
-        )
+        return self._sibling(stop=n, n_ctx=self.caps.n_ctx)
+
+    def _sibling(self, *, stop: int = 0, extras: Sequence[PassExtra] = (), **changes: Any) -> LlamaTarget:
+        self._require_open()
+        given = replace(self._settings, exact_rows=0, **changes)
+        return LlamaTarget(self.path, weights=self, stop=stop, extras=extras, **vars(given))
 
     @cached_property
     def _weights(self) -> ModelWeights:
@@ -321,15 +257,17 @@ class LlamaTarget:
     @property
     def product_engine(self) -> str:
         """See MakesProducts."""
-        return f"{own_kernels.load_kernels().path} x {self.threads}" if self.kernels else ""
+        given = self._settings
+        return f"{own_kernels.load_kernels().path} x {given.threads}" if given.kernels else ""
 
     def make_linear(self, weight: Any, bias: Any) -> KernelLinear | None:
         """See MakesProducts."""
-        return own_kernels.make_linear(weight, bias, self.threads) if self.kernels else None
+        given = self._settings
+        return own_kernels.make_linear(weight, bias, given.threads) if given.kernels else None
 
     def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()
-        return LlamaSession(self.cache, as_prompts=self.exact_rows > 0)
+        return LlamaSession(self.cache)
 
     def forget(self) -> None:
         """Drop the prefixes of closed sessions from the cache."""
@@ -343,18 +281,16 @@ class LlamaTarget:
             self._prompt_reader.close()
             self._prompt_reader = None
         self._free_context()
-        if self._model is not None:
-            if self._owns_model and self._process.is_current:
-                self._cpp.llama_model_free(self._model)
-            if self._sharing_key:
-                _with_kernels[self._sharing_key] -= 1
-            self._model = None
+        if self._owns_model:
+            self.model.close()
 
     def _free_context(self) -> None:
-        if self._context is not None:
-            if self._process.is_current:
-                self._cpp.llama_free(self._context)
-            self._context = self._decoder.context = None
+        if self.context is not None:
+            for extra in self.extras:
+                extra.detach()
+            if self.model.process.is_current:
+                binding.llama_cpp().llama_free(self.context)
+            self.context = self._decoder.context = None
             self.cache.reset(None)
 
     def forward(
@@ -363,55 +299,31 @@ class LlamaTarget:
         self._require_open()
         if self._stop:
             want = RequiredOutputs(layers=(self._stop,))
-        if want.layers:
-            self._show_hidden_states(len(batch), want.layers)
+        extras = self._join_extras(want.layers, len(batch))
         if self.cache.stateful:
             for session, tree in batch:
                 session.drop_other_tree(tree)
-        batch = [(session, self._spread_first(session, tree, want)) for session, tree in batch]
+        batch = self._decoder.finish_sparse_prompts(batch)
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
-        outs = self._decoder.forward(batch, prefills, want)
+        outs = self._decoder.forward(batch, prefills, want, extras)
         if self.on_forward is not None and sum(prefills) <= MAX_FUSED_PREFILL:
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, batch[0][0].context_length, perf_counter() - began)
         return outs
 
-    def _spread_first(
-        self, session: LlamaSession, tree: DraftTree | int, want: RequiredOutputs
-    ) -> DraftTree | int:
-        """Compute a sparse prompt before what follows it. Return what is left to compute."""
-        n = session.until_spread
-        if n is None or (isinstance(tree, int) and tree <= n):
-            return tree
-        self._decoder.forward([(session, n)], [n], want)
-        return tree - n if isinstance(tree, int) else tree
-
-    def _show_hidden_states(self, sessions: int, layers: Sequence[int]) -> None:
-        """Make a context with the callback that copies hidden states, the first time they are wanted.
-        Open sessions compute their tokens again. Raises ModelError."""
-        check_layers(layers, self.layers, self.path)
-        if sessions > 1 and self.cache.stateful:  # llama.cpp may reorder the rows of such sessions
-            raise ModelError(f"{self.path}: its hidden states can be had of one session at a time only")
-        if self._decoder.capture is None:
-            arch = binding.metadata(self._model, "general.architecture") or "unknown"
-            capture = HiddenStateCapture(self.path, arch, self.layers, self.hidden_size, self._stop)
-            self._decoder.capture = capture
-            self.use_callback(capture)
-
-    def use_callback(self, callback: binding.EvalCallback) -> None:
-        """Make a new context with ggml's evaluation callback."""
-        self._callback = callback
-        self._free_context()
-        self._make_context()
+    def _join_extras(self, layers: tuple[int, ...], sessions: int) -> JoinedExtras:
+        """Return the extras of a pass that shows these layers, ready for it."""
+        extras = self._joined.get(layers)
+        if extras is None:
+            check_layers(layers, max(extra.layers.stop for extra in self.extras) - 1, self.path)
+            extras = self._joined[layers] = JoinedExtras(self.extras, layers)
+        for extra in extras.joined:
+            extra.prepare(self, sessions)
+        return extras
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> NDArray[np.float32]:
         """See ShowsAttention. The first call makes a further context."""
         self._require_open()
-        if self._prompt_reader is None:
-            self._prompt_reader = PromptReader(self)
+        self._prompt_reader = self._prompt_reader or PromptReader(self)
         return self._prompt_reader.attention(prompt, steps)
-
-    def _set_equal_rows(self) -> None:
-        equal = rows_are_equal(self)
-        self.caps = replace(self.caps, exact=equal, equal_rows=equal)

@@ -19,7 +19,6 @@ from paceline.models.headers.gguf_header import read_header
 from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
-from paceline.speculative.validation import unknown
 from paceline.system.helpers import OpenMPThreads
 from paceline.system.identity import file_fingerprint
 
@@ -35,7 +34,6 @@ GGUF_NUMBERS = {
     "final_logit_softcapping": "final_logit_softcapping",
     "attention.key_length": "query_pre_attn_scalar",
 }
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def import_libraries() -> tuple[ModuleType, ModuleType]:
@@ -213,9 +211,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """Return a torch dtype. auto: that of the weights, or float32 for a GGUF file. Raises UsageError."""
-    if name not in DTYPES:
-        raise unknown("dtype", name, DTYPES)
+    """Return a torch dtype. name: of settings.DTYPES; auto: as stored, or float32 for a GGUF file."""
     if name == "auto":
         return torch.float32 if model_path(path).is_file() else "auto"
     return getattr(torch, name)

@@ -86,9 +86,9 @@ class CacheSlots:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
         best = max(free_slots(self._slots), key=lambda slot: slot.common_prefix(tokens))
         best.owner = weakref.ref(owner)
-        if best.skipped:
+        if best.sparse is not None:
             best.clear()
-            best.skipped = 0
+            best.sparse = None
         return best, best.common_prefix(tokens)
 
     def require_free(self) -> None:

@@ -80,7 +80,7 @@ class HfTarget:
     """A model of `path`: a folder, or hf:FILE of a GGUF file.
     n_ctx: context length of a session (0: that of the training, at most 4,096).
     sessions: number of sessions that may be open. device: cpu, cuda, mps, or auto.
-    dtype: of the weights (loading.DTYPES). attention: an implementation in transformers, or auto."""
+    dtype: of the weights (settings.DTYPES). attention: an implementation in transformers, or auto."""
 
     prompt_selector: PromptSelector | None = None
     vocab: Vocab
@@ -245,8 +245,7 @@ class HfTarget:
 
     def view(self, view: ModelView) -> HfTarget:
         attention, feed_forward = view.active_blocks(self.layers)
-        if self._kind.rollback != "free":
-            raise UsageError(f"{self.path}: has recurrent layers: no part of it can draft for it")
+        assert self._kind.rollback == "free"  # see fits.py
         out = copy(self)
         out._model, out._base_target = build_view(self._model, attention, feed_forward), self
         if view.experts:

@@ -16,8 +16,10 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 
+from paceline.bench.jsonl import describe
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
@@ -27,6 +29,7 @@ MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a str
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
 OVERHEAD = 160  # bytes of memory per piece
 MOST_EVENTS = 1 << 18
+FIELDS = (b"data", b"", b"event", b"id", b"retry")  # of an event stream
 MAX_ANSWER_TIMEOUTS = 30  # duration of a whole answer, in timeouts
 
 
@@ -54,12 +57,17 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
 
-    def fetch(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding."""
+    def fetch(
+        self, path: str, body: Mapping[str, Any] | None = None, *, allowed: Sequence[int] = ()
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding.
+
+        allowed: statuses besides 200 that are no refusal."""
         data = None if body is None else json.dumps(body).encode()
         with self._connected(self.timeout * (1 if data is None else MAX_ANSWER_TIMEOUTS)) as connection:
             self._send(connection, path, data)
             with connection.getresponse() as response:
+                self._require_ok(response, allowed)
                 return response.status, self._body(response)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
@@ -70,11 +78,22 @@ class Endpoint:
             start = perf_counter()
             self._send(connection, path, data)
             with connection.getresponse() as response:
-                if response.status != 200:
-                    message = error_message(self._body(response))
-                    raise PeerError(f"{self.name} refused: {message} (HTTP {response.status})")
+                self._require_ok(response)
                 pieces = self._read(response, start, LARGEST_STREAM)
         return self.events(pieces)
+
+    @contextmanager
+    def validating(self) -> Iterator[None]:
+        """Raise PeerError in place of pydantic's errors."""
+        try:
+            yield
+        except ValidationError as error:
+            raise PeerError(f"{self.name}: its answer is not as its API says: {describe(error)}") from error
+
+    def _require_ok(self, response: http.client.HTTPResponse, allowed: Sequence[int] = ()) -> None:
+        if response.status not in (200, *allowed):
+            message = error_message(self._body(response))
+            raise PeerError(f"{self.name} refused: {message} (HTTP {response.status})")
 
     @contextmanager
     def _connected(self, seconds: float) -> Iterator[http.client.HTTPConnection]:
@@ -133,10 +152,10 @@ class Endpoint:
                 field, _, value = line.strip().partition(b":")
                 if field == b"data" and value.strip() != b"[DONE]":
                     events.append(Event(seconds, self.parsed(value)))
-                elif field not in (b"data", b"", b"event", b"id", b"retry"):
-                    raise PeerError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
-                if len(events) > MOST_EVENTS:
-                    raise PeerError(f"{self.name} sends more than {MOST_EVENTS:,} messages for one answer")
+                if (strange := field not in FIELDS) or len(events) > MOST_EVENTS:
+                    other = f"said {line[:80]!r}, which is no message of an event stream"
+                    many = f"sends more than {MOST_EVENTS:,} messages for one answer"
+                    raise PeerError(f"{self.name} {other if strange else many}")
         if broken := next((event for event in events if "error" in event.data), None):
             raise PeerError(f"{self.name} broke off: {error_message(broken.data)}")
         return events

@@ -6,13 +6,17 @@ Loading the model is not counted."""
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.llama_programs import draft_arguments, greedy_arguments, model_arguments
+from paceline.bench.baselines.llama_programs import (
+    draft_arguments,
+    find_program,
+    greedy_arguments,
+    model_arguments,
+)
 from paceline.bench.baselines.process import MAX_OUTPUT, TAIL, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
@@ -104,10 +108,9 @@ class LlamaProgram:
             last(pattern, err[-TAIL:]) for pattern in FIGURES
         )
         start = out.find(prompt, 0, len(FRAME) + BOS_ROOM + len(prompt))
-        if start < 0:
-            raise ValueError("the prompt before the answer is missing")
-        if n < 1 or speed <= 0.0 or accepted > drafted:
-            raise ValueError(f"{n:g} tokens at {speed:g} t/s, {accepted:g} accepted of {drafted:g}")
+        if start < 0 or n < 1 or speed <= 0.0 or accepted > drafted:
+            figures = f"{n:g} tokens at {speed:g} t/s, {accepted:g} accepted of {drafted:g}"
+            raise ValueError("the prompt before the answer is missing" if start < 0 else figures)
         n_tokens, seconds = int(n), n / speed  # the printed seconds are rounded
         return BenchAnswer(
             text=out[start + len(prompt) :].removesuffix(2 * FRAME), tokens=None, n_tokens=n_tokens,
@@ -130,13 +133,3 @@ def last(pattern: str, text: str) -> tuple[float, ...]:
     if match is None:
         raise ValueError(f"no {pattern.partition(chr(92))[0]} in it")
     return tuple(map(float, match.groups()))
-
-
-def find_program(path: str) -> str:
-    """Return the program's absolute path. Raises PeerError if there is none."""
-    if (program := shutil.which(path)) is None:
-        raise PeerError(
-            f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
-            f"path of this one, as in --peer {Path(path).name}=PATH, or put it on PATH"
-        )
-    return str(Path(program).resolve())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.speculative.errors import PeerError
 from paceline.speculative.sampling import Sampling
 
 # Our drafters -> llama.cpp's speculation types.
@@ -19,6 +21,18 @@ def spec_types(method: str) -> tuple[str, ...]:
     plain."""
     names = [name.strip() for name in method.split(",")]
     return tuple(TYPES.get(name, name) for name in names if name not in ("plain", "none"))
+
+
+def find_program(path: str, advice: str = "") -> str:
+    """Return the absolute path of a program of llama.cpp. advice: for one that is missing. Raises
+    PeerError."""
+    if (program := shutil.which(path)) is None:
+        ways = ", ".join(filter(None, [f"as in --peer {Path(path).name}=PATH", "put it on PATH", advice]))
+        raise PeerError(
+            f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
+            f"path of this one, {ways}"
+        )
+    return str(Path(program).resolve())
 
 
 def needs_draft(types: Sequence[str]) -> bool:

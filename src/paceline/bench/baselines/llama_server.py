@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from pydantic import ValidationError
-
 from paceline.bench.baselines.endpoint import Endpoint, Event
 from paceline.bench.baselines.llama_programs import (
+    find_program,
     model_arguments,
     needs_draft,
     spec_types,
@@ -24,7 +22,6 @@ from paceline.bench.baselines.llama_programs import (
 )
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, build_answer, with_drafts
-from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError
 from paceline.speculative.printable import truncated
@@ -45,15 +42,7 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
         if find_spec(XLLAMACPP) is None:
             raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
         return (sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server")
-    program = shutil.which(where or "llama-server")
-    if program is None and where is None:
-        raise PeerError(
-            "no llama-server on PATH: name one (llama-server=PATH), or pip install xllamacpp and use "
-            "llama-server=xllamacpp, a portable build that is slower than one made for this machine"
-        )
-    if program is None:
-        raise PeerError(f"{where} is no program: give the path of a llama-server")
-    return (program,)
+    return (find_program(where or "llama-server", "or pip install xllamacpp and use llama-server=xllamacpp"),)
 
 
 class LlamaServer:
@@ -96,7 +85,8 @@ class LlamaServer:
         ]
         self._endpoint = Endpoint(name, self.url, timeout, {})
         self._program = BackgroundProgram(name, argv)
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.close)
             self._program.wait_ready(self._healthy, start_timeout)
             # The server continues without speculation that it cannot set up. Only its log, written by another
             # thread, shows that: wait for the line after it.
@@ -105,36 +95,31 @@ class LlamaServer:
                 sleep(0.01)
             if types and (failed := NO_SPECULATION.search(self._program.output_tail())):
                 raise PeerError(f"{name} does not speculate; its log: {truncated(failed[0])}")
-        except BaseException:
-            self.close()
-            raise
+            stack.pop_all()
 
     def _healthy(self) -> bool:
         try:
-            status, _ = replace(self._endpoint, timeout=HEALTH).fetch("/health")
+            replace(self._endpoint, timeout=HEALTH).fetch("/health")
         except PeerError:
             return False
-        return status == 200
+        return True
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         try:
-            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
-        except ValidationError as error:
-            why = describe(error)
-            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {why}") from error
+            events = self._endpoint.stream("/completion", self.body(ask))
+            with self._endpoint.validating():
+                return self._answered(ask, events)
         except PeerError as error:
-            if self._program.ended(GRACE):
-                raise PeerError(f"{self.name} {self._program.exit_description()}") from error
-            raise
+            ended = self._program.ended(GRACE)
+            why = f"{self.name} {self._program.exit_description()}" if ended else str(error)
+            raise PeerError(why) from error
 
     def body(self, ask: BenchRequest) -> dict[str, Any]:
         """Return the body for /completion; benchmarks override this."""
         return request(ask)
 
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
-        if not events or not isinstance(events[-1].data.get("timings"), dict):
-            raise PeerError(f"{self.name} ended its answer without saying how it went")
-        end = CompletionEnd.model_validate(events[-1].data)
+        end = CompletionEnd.model_validate(events[-1].data if events else {})
         if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
             raise PeerError(
                 f"{self.name} stopped after {end.tokens_predicted} of {ask.max_tokens} tokens "

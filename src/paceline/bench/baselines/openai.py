@@ -7,11 +7,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from paceline.bench.baselines.endpoint import Endpoint, Event, error_message
-from paceline.bench.baselines.replies import Chunk, Timings, build_answer, with_drafts
-from paceline.bench.jsonl import describe
+from paceline.bench.baselines.endpoint import Endpoint, Event
+from paceline.bench.baselines.replies import Chunk, ModelList, Timings, build_answer, with_drafts
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
@@ -36,12 +33,9 @@ class OpenAIServer:
         self._extended = self._takes_extensions()
 
     def _only_model(self) -> str:
-        status, data = self._endpoint.fetch(MODELS)
-        listed = data.get("data")
-        ids = [one.get("id") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-        models = [one for one in ids if isinstance(one, str) and one]
-        if status != 200 or not models:
-            raise PeerError(f"{self.name}: {MODELS} names no model: {error_message(data)} (HTTP {status})")
+        _, data = self._endpoint.fetch(MODELS)
+        with self._endpoint.validating():
+            models = [model.id for model in ModelList.model_validate(data).data]
         if len(models) > 1:
             raise UsageError(f"{self.name} serves {truncated(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
@@ -50,13 +44,10 @@ class OpenAIServer:
         """True if it accepts settings beyond OpenAI's API, which servers may reject or ignore. This also
         tests the server before the measurement."""
         ask = BenchRequest("a", (), 1)
-        for extended in (True, False):
-            status, body = self._endpoint.fetch(COMPLETIONS, self._request(ask, extended))
-            if status == 200:
-                return extended
-            if status not in (400, 422):
-                break
-        raise PeerError(f"{self.name} refused: {error_message(body)} (HTTP {status})")
+        status, _ = self._endpoint.fetch(COMPLETIONS, self._request(ask, True), allowed=(400, 422))
+        if status != 200:
+            self._endpoint.fetch(COMPLETIONS, self._request(ask, False))
+        return status == 200
 
     def _request(self, ask: BenchRequest, extended: bool) -> dict[str, Any]:
         sampling = ask.sampling
@@ -88,11 +79,8 @@ class OpenAIServer:
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
-        try:
+        with self._endpoint.validating():
             return self._answered(events)
-        except ValidationError as error:
-            why = describe(error)
-            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {why}") from error
 
     def _answered(self, events: Sequence[Event]) -> BenchAnswer:
         chunks = [Chunk.model_validate(event.data) for event in events]

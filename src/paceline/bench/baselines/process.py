@@ -97,12 +97,10 @@ class BackgroundProgram:
         `timeout` seconds."""
         deadline = monotonic() + timeout
         while not ready():
-            if self.ended():
-                raise PeerError(f"{self.name} {self.exit_description()}")
-            if monotonic() > deadline:
-                raise PeerError(
-                    f"{self.name} was not ready within {timeout:g} s; its log: {self.log_excerpt()}"
-                )
+            ended = self.ended()
+            if ended or monotonic() > deadline:
+                late = f"was not ready within {timeout:g} s; its log: {self.log_excerpt()}"
+                raise PeerError(f"{self.name} {self.exit_description() if ended else late}")
             sleep(LOOK)
 
     def run_to_end(self, timeout: float) -> int:
@@ -112,24 +110,25 @@ class BackgroundProgram:
         while not self.ended(LOOK):
             with contextlib.suppress(psutil.Error):
                 peak = max(peak, int(psutil.Process(self.pid).memory_info().rss))
-            if any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs):
-                raise PeerError(f"{self.name} wrote more than {MAX_OUTPUT >> 20} MiB and was stopped")
-            if monotonic() > deadline:
-                raise PeerError(f"{self.name} did not end within {timeout:g} s and was stopped")
+            too_much = any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs)
+            if too_much or monotonic() > deadline:
+                late = f"did not end within {timeout:g} s"
+                why = f"wrote more than {MAX_OUTPUT >> 20} MiB" if too_much else late
+                raise PeerError(f"{self.name} {why} and was stopped")
         if self._process.returncode != 0:
             raise PeerError(f"{self.name} {self.exit_description()}")
         return peak
 
-    def memory(self) -> int:
-        """Return the bytes of RAM of the program and its children. Raises PeerError if it has ended."""
+    def memory(self) -> int | None:
+        """Return the bytes of RAM of the program and its children; None if it has ended."""
         try:
             process = psutil.Process(self.pid)
             rss = int(process.memory_info().rss)
             for child in process.children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     rss += int(child.memory_info().rss)
-        except psutil.NoSuchProcess as error:
-            raise PeerError(f"{self.name} has ended") from error
+        except psutil.NoSuchProcess:
+            return None
         return rss
 
     def close(self) -> None:

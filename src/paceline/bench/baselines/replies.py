@@ -70,6 +70,16 @@ class CompletionEnd(BaseModel):
     timings: Timings
 
 
+class Model(BaseModel):
+    id: Annotated[str, Field(min_length=1)]
+
+
+class ModelList(BaseModel):
+    """The answer of /v1/models."""
+
+    data: Annotated[tuple[Model, ...], Field(min_length=1)]
+
+
 class Choice(BaseModel):
     text: str | None = None
     token_ids: tuple[Count, ...] | None = None

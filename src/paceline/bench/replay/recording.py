@@ -19,7 +19,7 @@ from typing import Any
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
-from paceline.settings import Drafting
+from paceline.settings import PLAIN, Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import RNG_NAME
 from paceline.speculative.sampling import Sampling
@@ -29,7 +29,6 @@ FORMAT = 1  # raised when a field changes its meaning or is removed
 BEGIN = b'{"format":'
 KNOWN_BY = {"prompt_tokens", "prompt", "messages", "request", "body"}
 INTERRUPTED = "interrupted"
-PLAIN_DRAFTING = Drafting(drafters=("none",))
 
 
 class Recorder:
@@ -61,7 +60,7 @@ class Recorder:
         id_: str,
         sampling: Sampling,
         seed: int,
-        drafting: Drafting = PLAIN_DRAFTING,
+        drafting: Drafting = PLAIN,
         category: str = "",
         session: str = "",
     ) -> None:

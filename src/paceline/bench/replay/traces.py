@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.recorded import Recording
-from paceline.bench.jsonl import LineError, object_of, raw_lines
+from paceline.bench.jsonl import LineError, located, object_of, raw_lines
 from paceline.bench.replay.recording import FORMAT
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.rng import RNG_NAME, GumbelNoise, SeededRng
@@ -33,6 +33,7 @@ from paceline.text.interface import Text
 from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
 LINE = "reading"
+WARNINGS = 5
 REPORTED = 100  # skipped lines reported one by one; a file of another kind has millions
 FINGERPRINT = 64  # letters
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
@@ -81,21 +82,22 @@ class Trace:
         self.requests += [TraceRequest(name + suffix, number, one, **known) for suffix, one in turns]
 
     def _agree(self, line: Mapping[str, Any], recordings: list[Recording]) -> None:
+        different = ""
         for name, kind in (("n_vocab", int), ("vocab", str)):
             value, current = line.get(name), getattr(self, name)
             if type(value) is not kind or (isinstance(value, str) and len(value) != FINGERPRINT):
                 continue  # another program's field of that name
             if current not in (None, value):
-                raise UsageError(
-                    f"is of another vocabulary ({name} {value!s:.12} and not {current!s:.12}); replay it by "
-                    "itself, with the model that was recorded"
-                )
+                different = f"{name} {value!s:.12} and not {current!s:.12}"
+                break
             setattr(self, name, value)
         self.needed = max([self.needed, *(1 + max(one.prompt + one.tokens) for one in recordings)])
         if self.n_vocab is not None and self.needed > self.n_vocab:
+            different = f"token {self.needed - 1:,} was recorded, and there are {self.n_vocab:,}"
+        if different:
             raise UsageError(
-                f"is of another vocabulary: token {self.needed - 1:,} was recorded, and there are "
-                f"{self.n_vocab:,}; give the model that was recorded"
+                f"is of another vocabulary ({different}); replay it by itself, with the model that was "
+                "recorded"
             )
 
 
@@ -127,21 +129,18 @@ def read(
     for raw in raw_lines(path):
         if limit is not None and len(trace.requests) >= limit:
             break
-        where = f"{path}, line {raw.number}"
-        try:
-            line = object_of(raw)
-            turns = requests_of(line, tokenizer, template=template)
-        except MissingTokenizerError as error:
-            raise UsageError(f"{where}: {error}") from error
-        except UsageError as error:
-            trace.n_unusable += 1
-            if len(trace.unusable) < REPORTED:
-                trace.unusable.append((raw.number, str(error)))
-        else:
+        with located(f"{path}, line {raw.number}"):
             try:
-                trace.add(raw.number, line, turns)
+                line = object_of(raw)
+                turns = requests_of(line, tokenizer, template=template)
+            except MissingTokenizerError:
+                raise
             except UsageError as error:
-                raise UsageError(f"{where}: {error}") from error
+                trace.n_unusable += 1
+                if len(trace.unusable) < REPORTED:
+                    trace.unusable.append((raw.number, str(error)))
+            else:
+                trace.add(raw.number, line, turns)
         tick(LINE)
     if not trace.requests:
         why = "".join(f"; line {number}: {reason}" for number, reason in trace.unusable[:1])
@@ -151,10 +150,10 @@ def read(
     return trace
 
 
-def warnings(trace: Trace, most: int = 5) -> list[str]:
-    """Describe the first `most` skipped lines, and count the others."""
-    shown = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:most]]
-    more = trace.n_unusable - most
+def warnings(trace: Trace) -> list[str]:
+    """Describe the first skipped lines, and count the others."""
+    shown = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:WARNINGS]]
+    more = trace.n_unusable - WARNINGS
     return [*shown, f"{trace.path}: {more:,} more lines are left out"] if more > 0 else shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -45,10 +45,9 @@ class OwnItem(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> OwnItem:
-        if bool(self.prompt) == bool(self.messages):
-            raise ValueError("give either a prompt or messages, and not an empty one")
-        if self.messages and self.messages[-1].role != "user":
-            raise ValueError("the last message must be the user's")
+        last = self.messages[-1].role if self.messages else "user"
+        if bool(self.prompt) == bool(self.messages) or last != "user":
+            raise ValueError("give either a prompt, or messages of which the last is the user's")
         return self
 
     def items(self, stem: str, number: int) -> Iterator[Item]:
@@ -66,13 +65,11 @@ class Question(BaseModel):
 
     question_id: int | str
     category: str = Field(min_length=1)
-    turns: list[str] = Field(min_length=1)
+    turns: list[Annotated[str, Field(pattern=r"\S")]] = Field(min_length=1)
 
     @field_validator("turns")
     @classmethod
     def _check(cls, turns: list[str]) -> list[str]:
-        if not all(map(str.strip, turns)):
-            raise ValueError("a turn is empty")
         if any(turn.startswith(TO_BE_FETCHED) for turn in turns):
             raise ValueError("a turn is still to be fetched; run prepare_data.py of SPEED-Bench first")
         return turns

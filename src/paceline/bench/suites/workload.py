@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.jsonl import LineError, describe, object_of, raw_lines, text_of
+from paceline.bench.jsonl import LineError, located, object_of, raw_lines
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import unknown
 
@@ -78,7 +78,7 @@ def load(text: str) -> list[Item]:
             raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
         for item in items:
             if out.setdefault(item.id, item) is not item:
-                raise UsageError(f"--suite {text}: two items have the id {item.id!r}; name one file alone")
+                raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
     sessions: dict[str, tuple[str, ...]] = {}
     for item in out.values():
         if item.session:
@@ -109,36 +109,27 @@ def split_format(text: str) -> tuple[str, str]:
 
 def read(path: Path, form: str = "") -> list[Item]:
     """Read the items of a file. Raises UsageError."""
-    from pydantic import ValidationError
-
     from paceline.bench.suites import forms
 
-    items: dict[str, Item] = {}
+    items: list[Item] = []
     answered: Counter[str] = Counter()  # items by session
     for line in raw_lines(path):
-        where = f"{path}, line {line.number}"
-        try:
+        with located(f"{path}, line {line.number}"):
             data = object_of(line)
             if form == "sessions":
                 parsed = list(forms.session_items(data, line.number))
             else:
                 kind = forms.Question if form or "question_id" in data else forms.OwnItem
                 # From text: pydantic rejects unpaired surrogates.
-                parsed = list(kind.model_validate_json(text_of(line)).items(path.stem, line.number))
-        except LineError as error:
-            raise UsageError(f"{where}: {error}") from error
-        except ValidationError as error:
-            raise UsageError(f"{where}: {describe(error)}") from error
-        for item in parsed:
-            if item.id in items:
-                raise UsageError(f"{where}: an item before it has the id {item.id!r} too; each needs its own")
-            if sum(content is None for _, content in item.messages) > answered[item.session]:
-                raise UsageError(f"{where}: no item before it in its session answers its assistant's message")
-            items[item.id] = item
-            answered[item.session] += bool(item.session)
+                parsed = list(kind.model_validate_json(line.data).items(path.stem, line.number))
+            for item in parsed:
+                if sum(content is None for _, content in item.messages) > answered[item.session]:
+                    raise LineError("no item before it in its session answers its assistant's message")
+                items.append(item)
+                answered[item.session] += bool(item.session)
     if not items:
         raise UsageError(f"{path}: has no items; write one JSON object a line")
-    return list(items.values())
+    return items
 
 
 def length(item: Item) -> int:

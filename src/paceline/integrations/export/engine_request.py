@@ -17,6 +17,7 @@ ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "verify": ("auto", "token"),
     "policy": ("fixed", "p_min"),
     "cross_vocab": ("off",),
+    "corpora": ("",),
 }
 
 
@@ -31,8 +32,7 @@ class EngineRequest:
     name: the model's name in requests.
     corpora: names or folders of Paceline's corpora.
     drafting_settings: other fields of Drafting.
-    extra_args: further arguments of the engine ("--tensor-parallel-size", "2").
-    """
+    extra_args: further arguments of the engine ("--tensor-parallel-size", "2")."""
 
     model: str
     draft: str = ""
@@ -48,10 +48,8 @@ class EngineRequest:
     extra_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.drafting.plain and (self.drafting_settings or self.draft):
-            raise UsageError(
-                "nothing is drafted (none): leave out the draft model and the settings of drafts"
-            )
+        if self.drafting.plain and (self.drafting_settings or self.draft or self.corpora):
+            raise UsageError("nothing is drafted (none): leave out draft model, corpora and draft settings")
 
     @cached_property
     def drafting(self) -> Drafting:
@@ -61,8 +59,8 @@ class EngineRequest:
 
     def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
         """Raise UsageError for a setting that is neither translated nor the engine's default."""
-        for name in self.drafting_settings:
-            value = getattr(self.drafting, name)
+        given = {name: getattr(self.drafting, name) for name in self.drafting_settings}
+        for name, value in {**given, "corpora": ",".join(self.corpora)}.items():
             if name not in translated and value not in ENGINE_DEFAULTS.get(name, ()):
                 raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 
@@ -72,8 +70,7 @@ class EngineRequest:
         Raises UsageError for an extra argument that Paceline sets.
 
         context: the engine's flag for the context length.
-        taken: prefixes of further flags that Paceline sets.
-        """
+        taken: prefixes of further flags that Paceline sets."""
         flags = {
             "--model": "",  # set elsewhere in the command
             "--model-path": "",

@@ -18,8 +18,6 @@ def arguments(request: EngineRequest) -> list[str]:
     draft = strip_prefix(request.draft) if request.draft else ""
     if draft and is_gguf(model) != is_gguf(draft):
         raise UsageError(f"{model} and {draft}: for SGLang both must be GGUF files, or none")
-    if request.corpora:
-        raise UsageError("SGLang reads no corpora of Paceline's: leave them out")
     out = ["sglang", "serve", "--model-path", model]
     if method := method_of(request):
         out += ["--speculative-algorithm", method.upper()]
@@ -53,9 +51,7 @@ def flags(request: EngineRequest, method: str) -> list[str]:
         out = {"num-steps": n, "eagle-topk": width, "num-draft-tokens": n * width + 1}
     elif n:
         out = {"dspark-block-size": n} if method == "dspark" else {"num-draft-tokens": n + 1}
-    if request.drafting_settings.get("verify") == "block":
-        if method not in BLOCK_VERIFICATION_METHODS:
-            raise UsageError(f"SGLang does not verify blocks with {method}: leave out verify")
+    if request.drafting_settings.get("verify") == "block" and method in BLOCK_VERIFICATION_METHODS:
         translated.add("verify")
         blocks = ["--speculative-use-block-verification"]
     request.require_supported_settings(f"SGLang's {method}", translated)

@@ -42,7 +42,7 @@ def configuration(request: EngineRequest, method: str, draft: str) -> tuple[dict
         out["num_speculative_tokens"] = n_draft
     elif method == "dflash":
         raise UsageError(f"vLLM's {method} needs the length of its blocks: give the longest draft")
-    translated = set(PORTFOLIO_SETTINGS) if copies else set[str]()
+    translated = {*PORTFOLIO_SETTINGS, "corpora"} if copies else set[str]()
     if given.get("verify") == "block":
         out["rejection_sample_method"] = "block"
         translated.add("verify")
@@ -51,8 +51,6 @@ def configuration(request: EngineRequest, method: str, draft: str) -> tuple[dict
         translated.add("cross_vocab")
     request.require_supported_settings(f"vLLM's {out['method']}", translated)
     if not copies:
-        if request.corpora:
-            raise UsageError(f"vLLM's {method} does not draft from corpora: leave them out")
         return out, {}
     section: dict[str, Any] = {name: given[name] for name in PORTFOLIO_SETTINGS if name in given}
     if request.drafters != ("auto",):

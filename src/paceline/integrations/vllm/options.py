@@ -18,10 +18,9 @@ from paceline.models.headers.header import read_model_facts
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.models.resolve import file_of
 from paceline.settings import Drafting, make_settings
-from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Target
-from paceline.speculative.validation import validate_fields
+from paceline.speculative.validation import setting, validate_fields
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.corpora import NO_CORPORA, Corpora
 
@@ -38,28 +37,22 @@ class Options:
 
     drafters: names of drafters that copy, in the order they are called.
     corpora: names or folders of corpora, or n-gram caches.
-    p_min: the smallest probability of acceptance of a drafted token.
-    rows: most drafted tokens of a batch. On an H100 a dense 16-bit model is compute-bound from about 300 rows
+    rows: on an H100 a dense 16-bit model is compute-bound from about 300 rows
     (989 TFLOP/s over 3.35 TB/s, two operations a weight of two bytes).
     learn: draft from the texts of ended requests. The speed of a draft can reveal that another client got the
     same text, which is a timing side channel.
-    ngram_min, ngram_max: see Drafting.
-    """
+    ngram_min, ngram_max: see Drafting."""
 
     drafters: tuple[str, ...] = (AUTO,)
     corpora: tuple[str, ...] = ()
-    p_min: float = 0.1
-    rows: int = 256
+    p_min: float = setting(0.1, "Smallest probability of acceptance of a drafted token.", 0, 1)
+    rows: int = setting(256, "Most drafted tokens of a batch.", 1)
     learn: bool = True
     ngram_min: int = Drafting.ngram_min
     ngram_max: int = Drafting.ngram_max
 
     def __post_init__(self) -> None:
         validate_fields(self)
-        if not 0.0 <= self.p_min < 1.0:
-            raise UsageError(f"p_min {self.p_min}: must be from 0 to less than 1")
-        if self.rows < 1:
-            raise typed.invalid("rows", self.rows, "at least 1")
         # vLLM gives a drafter tokens, and nothing of the model.
         rows = [row for row in DRAFTERS.values() if not row.alone and not row.window]
         known = [AUTO, *(row.name for row in rows if set(row.uses) <= {NGRAMS, DATASTORE})]
@@ -82,7 +75,8 @@ class Options:
 def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter:
     """Make the drafters. model: vLLM's ModelConfig. Raises UsageError, VocabError or ModelError."""
     n_vocab, corpora = int(model.get_vocab_size()), NO_CORPORA
-    vocab = Vocab(n_vocab, "", None, frozenset(), False, False, token_id_bytes, token_id_bytes)
+    digits = b"%d".__mod__
+    vocab = Vocab(n_vocab, "", None, frozenset(), False, False, text=digits, piece=digits)
     if options.corpora:
         vocab = load_vocabulary(str(model.tokenizer or model.model))
         corpora = Corpora.find(options.corpora, vocab)
@@ -105,7 +99,3 @@ def load_vocabulary(name: str) -> Vocab:
     if facts.tokenizer is None:
         raise ModelError(f"{name}: has no tokenizer that corpora can be compared with: leave them out")
     return make_vocab(facts.tokenizer)
-
-
-def token_id_bytes(token: int) -> bytes:
-    return b"%d" % token

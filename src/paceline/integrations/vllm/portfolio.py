@@ -59,8 +59,7 @@ class Portfolio:
 
         sampled_token_ids: the tokens that the step has added to each row, none during its prefill.
         num_tokens_no_spec [max rows]: the length of each text with these tokens.
-        token_ids_cpu [max rows, max_model_len]: the texts.
-        """
+        token_ids_cpu [max rows, max_model_len]: the texts."""
         self._requests.begin()
         drafts: list[Draft] = [([], [])] * len(sampled_token_ids)
         for row, sampled in enumerate(sampled_token_ids):

@@ -33,8 +33,7 @@ class TrackedRequest:
     ending: the identity of the text so far.
     row, step: the last row and step of the request.
     draft: the last draft.
-    recent: the recent outcomes of its drafts.
-    """
+    recent: the recent outcomes of its drafts."""
 
     memory: Any
     ending: TextSuffix
@@ -48,15 +47,11 @@ class RequestTracker:
     """The requests in the batch.
 
     opener: makes the drafters' state of a text.
-    patience: the number of steps for which a request may be missing.
-    """
+    patience: the number of steps for which a request may be missing."""
 
     def __init__(self, opener: Callable[[list[int]], DrafterState], patience: int = 0) -> None:
         self._open, self._patience, self._step = opener, patience, 0
         self._by_ending: dict[TextSuffix, list[TrackedRequest]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_ending.values()))
 
     def begin(self) -> None:
         """Begin a step of the batch."""

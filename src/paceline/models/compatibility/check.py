@@ -30,8 +30,7 @@ class Compatibility:
 
     target, draft: paths.
     verdict: SAME (identical vocabularies), COMPATIBLE (equal ids), MAPPABLE (--cross-vocab) or INCOMPATIBLE.
-    reasons: in display order; an agreement is a note without text.
-    """
+    reasons: in display order; an agreement is a note without text."""
 
     target: str
     draft: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,7 @@ class KnownPair:
 
     targets, excluded: patterns of the target's family or name, in lower case.
     least: the target's minimum parameters. draft: a reference for `paceline pull`. largest: draft parameters.
-    caveat, source: may be empty.
-    """
+    caveat, source: may be empty."""
 
     targets: Sequence[str]
     excluded: Sequence[str]
@@ -48,9 +47,9 @@ class KnownPair:
 @cache
 def known_pairs() -> tuple[KnownPair, ...]:
     """Return the table, in order of preference."""
-    names = [field.name for field in fields(KnownPair)]
-    entries = json.loads(FILE.read_text("utf-8"))["pairs"]
-    return tuple(KnownPair(**{name: entry[name] for name in names}) for entry in entries)
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(tuple[KnownPair, ...]).validate_python(json.loads(FILE.read_bytes())["pairs"])
 
 
 def known_drafts(target: ModelFacts) -> list[KnownPair]:

@@ -28,16 +28,12 @@ class Cursor:
         self._strings = 0
 
     def require_bytes(self, size: int, what: str) -> None:
-        """Raise InvalidFile unless the file and the limits have room for `size` more bytes."""
-        left = self.size - self.position
-        if size > left:
+        """Raise InvalidFile unless the file and the limit have room for `size` more bytes."""
+        room = min(self.size, MAX_HEADER_BYTES) - self.position
+        if size > room:
             raise InvalidFile(
-                f"{what} needs {size:,} bytes and the file has {left:,} left: it is damaged or was not "
-                "downloaded whole, fetch it again"
-            )
-        if self.position + size > MAX_HEADER_BYTES:
-            raise InvalidFile(
-                f"{what} makes the header larger than {MAX_HEADER_BYTES >> 20} MiB: no model has such a one"
+                f"{what} needs {size:,} bytes and has {room:,}: the file is damaged or was not downloaded "
+                f"whole, fetch it again; no model has a header of {MAX_HEADER_BYTES >> 20} MiB"
             )
 
     def take(self, size: int, what: str) -> bytes:
@@ -52,12 +48,9 @@ class Cursor:
     def u64(self, what: str) -> int:
         return int(U64.unpack(self.take(8, what))[0])
 
-    def string(self, limit: int, what: str) -> bytes:
-        size = self.u64(what)
-        self.require_bytes(size, what)
-        if size > limit:
-            raise InvalidFile(f"{what} is a text of {size:,} bytes: no model has such a one")
-        return self.take(size, what)
+    def string(self, what: str) -> str:
+        """Read a text; llama.cpp accepts invalid UTF-8, too."""
+        return self.take(self.u64(what), what).decode("utf-8", "replace")
 
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
         """Read `count` strings. This is the hot loop: a vocabulary with its merges has half a million."""
@@ -87,6 +80,7 @@ class Cursor:
             # Doubling the buffer bounds the number of copies.
             size = max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES)
             self._buffer += self._file.read(size - len(self._buffer))
-            if len(self._buffer) < end:
-                raise InvalidFile("became shorter while it was read: fetch it again")
+            if len(self._buffer) < end:  # the file became shorter while it was read
+                self.size = len(self._buffer)
+                self.require_bytes(end - self.position, what)
         return self._buffer

@@ -26,8 +26,7 @@ class TokenizerFacts:
 
     kind: llama.cpp's type (SPM, BPE, WPM, UGM, RWKV, PLaMo-2). pre: pre-tokenizer.
     texts: token texts by id. types: llama.cpp's token types (see vocabulary.py), or empty.
-    special: ids by role (bos, eos, eot, eom, unk, sep, pad, mask, fim_pre, ...). ends: ids of end tokens.
-    """
+    special: ids by role (bos, eos, eot, eom, unk, sep, pad, mask, fim_pre, ...). ends: ids of end tokens."""
 
     kind: str
     pre: str
@@ -48,8 +47,7 @@ class ModelFacts:
     family: a guess from names, in lower case, without size (qwen2.5, llama-3.2).
     quantisation: the file type (Q4_K_M, BF16, ...). size: bytes of the files, for hf of the weights.
     n_ctx: trained context. memory: ATTENTION, HYBRID or RECURRENT.
-    kv_bytes: KV cache bytes of one token at F16. pooling: not 0 for embedding and non-causal models.
-    """
+    kv_bytes: KV cache bytes of one token at F16. pooling: not 0 for embedding and non-causal models."""
 
     files: tuple[Path, ...]
     format: str

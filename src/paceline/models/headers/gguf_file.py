@@ -37,13 +37,12 @@ ROLE = re.compile(r"tokenizer\.ggml\.(.*)_token_id", re.DOTALL)
 class GGUFFile:
     """A GGUF file: the header in memory, and the weights mapped. Raises ModelError for a damaged file.
 
-    values: the metadata without arrays. text: see GGUFHeader. fields: the raw bytes of each key.
-    """
+    values: the metadata without arrays. text, number: see GGUFHeader. fields: the raw bytes of each key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         header = read_header(path, lambda _key, _count: False)
-        self.values, self.text = header.metadata, header.text
+        self.values, self.text, self.number = header.metadata, header.text, header.number
         self.tensors = {tensor.name: tensor for tensor in header.tensors}
         self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
         self._data = header.data
@@ -67,8 +66,7 @@ class TensorRows:
     """A tensor that is read row by row as float32; a vector has rows of one number, and the rows of experts
     follow one another.
 
-    size: rows. width: numbers in a row. Raises ModelError for an unsupported type of weights.
-    """
+    size: rows. width: numbers in a row. Raises ModelError for an unsupported type of weights."""
 
     def __init__(self, file: GGUFFile, tensor: TensorInfo) -> None:
         import gguf
@@ -129,8 +127,7 @@ def quantise_part(
 ) -> TensorToWrite:
     """Return a quantised tensor of float32 rows.
 
-    Raises UsageError for an unsuitable row length; its blocks raise ModelError for weights beyond F16.
-    """
+    Raises UsageError for an unsuitable row length; its blocks raise ModelError for weights beyond F16."""
     import gguf
 
     block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -171,21 +168,15 @@ def number_list_field(key: str, numbers: Sequence[int]) -> bytes:
     return struct.pack("<Q", len(name)) + name + head + data
 
 
-def list_field(field: bytes, keep: Sequence[int]) -> bytes:
-    """Return a raw field, an array of numbers, with only the elements `keep`."""
+def select_elements(field: bytes, count: int, keep: Sequence[int]) -> bytes:
+    """Return a raw field; of an array of `count` numbers only the elements `keep`."""
     start = 8 + int.from_bytes(field[:8], "little") + 4
-    inner, _count = struct.unpack_from("<IQ", field, start)
-    numbers = np.frombuffer(field, NUMBERS[inner], offset=start + 12)
-    return field[:start] + struct.pack("<IQ", inner, len(keep)) + numbers[list(keep)].tobytes()
-
-
-def is_number_list(field: bytes, count: int) -> bool:
-    """Return True if a raw field is an array of `count` numbers."""
-    start = 8 + int.from_bytes(field[:8], "little")
-    if int.from_bytes(field[start : start + 4], "little") != ARRAY:
-        return False
-    inner, length = struct.unpack_from("<IQ", field, start + 4)
-    return inner in NUMBERS and length == count
+    if int.from_bytes(field[start - 4 : start], "little") == ARRAY:
+        inner, length = struct.unpack_from("<IQ", field, start)
+        if inner in NUMBERS and length == count:
+            numbers = np.frombuffer(field, NUMBERS[inner], offset=start + 12)[list(keep)]
+            return field[:start] + struct.pack("<IQ", inner, len(keep)) + numbers.tobytes()
+    return field
 
 
 def write_gguf(
@@ -218,7 +209,6 @@ def write_gguf(
             for block in part.blocks():
                 file.write(np.ascontiguousarray(block).data)  # tofile() does not report a full disk
                 written += block.nbytes
-            if written != part.size:
-                raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")
+            assert written == part.size, f"{part.name} came out as {written:,} bytes, not {part.size:,}"
             file.write(bytes(-written % alignment))
             tick()

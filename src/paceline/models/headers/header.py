@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.models.headers.cursor import MAX_STRINGS
 from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
@@ -37,8 +36,7 @@ _ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp":
 def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a GGUF file, any part of a split model, or a folder with config.json.
 
-    tokens: read the vocabulary, which takes longer. Raises ModelError for damaged or other files.
-    """
+    tokens: read the vocabulary, which takes longer. Raises ModelError for damaged or other files."""
     from paceline.models.headers.hub_folder import read_folder
 
     path = Path(path)
@@ -49,8 +47,7 @@ def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
 def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a GGUF model. Raises ModelError for a damaged file or a missing part.
 
-    Absent special tokens and flags stay unset; models/headers/vocabulary.py knows llama.cpp's defaults.
-    """
+    Absent special tokens and flags stay unset; models/headers/vocabulary.py knows llama.cpp's defaults."""
     path = Path(path)
     parts = read_parts(path, tokens=tokens)
     first = parts[0]
@@ -87,9 +84,8 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
     """Return the headers of all parts in order. tokens: with the vocabulary. Raises ModelError."""
 
     def keep(key: str, count: int) -> bool:
-        if tokens and key in (_TOKENS, _TYPES):
-            return count <= MAX_STRINGS
-        return count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
+        per_layer = count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
+        return per_layer or (tokens and key in (_TOKENS, _TYPES))
 
     header = read_header(path, keep)
     count = header.number("split.count")
@@ -125,9 +121,6 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
     if model in ("", "no_vocab", "none"):
         return None
     texts, types = header.texts(_TOKENS), header.numbers(_TYPES)
-    count = header.length(_TYPES)
-    if count and not len(texts) <= count <= MAX_STRINGS:
-        raise ModelError(f"{header.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
     special: dict[str, int] = {}
     for word, role in _ROLES.items():
         token = header.numbers(f"tokenizer.ggml.{word}_token_id")
@@ -149,8 +142,7 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
 def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
     """Return the bytes of a token in the KV cache at F16; 0 if unknown.
 
-    Sliding-window layers and shared caches count in full.
-    """
+    Sliding-window layers and shared caches count in full."""
 
     def number(key: str) -> int:
         return header.number(f"{arch}.{key}")

@@ -40,8 +40,7 @@ _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv",
 def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a folder. tokens: read the vocabulary from tokenizer.json, which must exist then.
 
-    Raises ModelError for a folder without config.json, and for damaged files.
-    """
+    Raises ModelError for a folder without config.json, and for damaged files."""
     folder = Path(path)
     whole = _config(folder)
     config = next((part for key in _TEXT_PARTS if isinstance(part := whole.get(key), dict)), whole)
@@ -99,12 +98,11 @@ def read_weights(folder: Path) -> tuple[list[Path], int]:
 
 def _listed(index: Path) -> list[Path]:
     table = read_json(index, _MAX_INDEX_BYTES).get("weight_map")
-    if not isinstance(table, dict):
-        raise ModelError(f"{index}: has no weight_map")
-    names = {str(name) for name in table.values()}  # a lone surrogate is not printable
+    names = {str(name) for name in table.values()} if isinstance(table, dict) else {""}
+    # A lone surrogate is not printable.
     valid = [name for name in names if name.strip(".") and name.isprintable() and not _PATH.search(name)]
     if len(names) > _MAX_WEIGHT_FILES or len(valid) < len(names):
-        raise ModelError(f"{index}: names files that are not beside it")
+        raise ModelError(f"{index}: its weight_map does not name files of its folder")
     return [index.with_name(name) for name in sorted(names)]
 
 
@@ -124,11 +122,11 @@ def _config(folder: Path) -> dict[str, Any]:
         if exists(folder / "config.json"):
             return read_json(folder / "config.json")
         files = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 1000))
+        found = next((repr(name) for name in files if name.lower().endswith(".gguf")), "a model's folder")
+        problem = f"is a folder without config.json: name a GGUF file, such as {found}"
     except OSError as error:
-        raise ModelError(f"{folder}: {os_error_reason(error)}") from error
-    if found := next((name for name in files if name.lower().endswith(".gguf")), None):
-        raise ModelError(f"{folder}: is a folder with GGUF files: name one, such as {found!r}")
-    raise ModelError(f"{folder}: is a folder without config.json: give a GGUF file, or a model's folder")
+        problem = os_error_reason(error)
+    raise ModelError(f"{folder}: {problem}")
 
 
 def _word(config: Json, key: str) -> str:

@@ -6,9 +6,12 @@ After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import FailFast, StrictInt, TypeAdapter, ValidationError
 
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.plain_file import exists, read_json
@@ -22,6 +25,7 @@ from paceline.models.headers.vocabulary import (
     end_tokens,
 )
 from paceline.speculative.errors import ModelError
+from paceline.speculative.printable import truncated
 
 Json = Mapping[str, Any]
 MAX_SIZE = 64 << 20  # bytes; Gemma 3's has 33 MB
@@ -32,36 +36,71 @@ _LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<｜.*｜>
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
+@dataclass(frozen=True)
+class AddedToken:
+    """An entry of added_tokens in tokenizer.json."""
+
+    id: StrictInt
+    content: str
+    special: bool | None = False
+
+
+@dataclass(frozen=True)
+class TokenizerModel:
+    """The model in tokenizer.json. vocab: ids by text; of Unigram, texts with their scores."""
+
+    vocab: dict[str, Any] | list[Any]
+    type: Any = None
+    byte_fallback: Any = False
+    unk_token: Any = None
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """What is read of tokenizer.json."""
+
+    model: TokenizerModel
+    added_tokens: Annotated[tuple[AddedToken, ...], FailFast()] = ()
+    pre_tokenizer: Any = None
+    post_processor: Any = None
+
+
 def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     """Read a folder's tokenizer. config: config.json, the text model's part first.
 
-    Raises ModelError for a missing or damaged tokenizer.json.
-    """
+    Raises ModelError for a missing or damaged tokenizer.json."""
     path = folder / "tokenizer.json"
     if not exists(path):
         raise ModelError(
             f"{folder}: has no tokenizer.json, without which its vocabulary cannot be read: fetch it, or "
             "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    data = read_json(path, MAX_SIZE)
+    try:
+        data = TypeAdapter(TokenizerFile).validate_python(read_json(path, MAX_SIZE))
+    except ValidationError as error:
+        wrong = truncated(".".join(map(str, error.errors()[0]["loc"])), 80)
+        raise ModelError(f"{path}: is no tokenizer ({wrong} is missing or wrong): fetch it again") from error
     settings = read_optional_json(folder / "tokenizer_config.json")
-    model = data.get("model")
-    if not isinstance(model, dict):
-        raise ModelError(f"{path}: names no model of a tokenizer")
-    kind = _kind(data, model, arch)
-    size = config.get("vocab_size")
-    texts, types = _tokens(path, _vocab(path, model), _added_tokens(path, data), kind, model)
-    if type(size) is int:
-        if size > MAX_TOKENS:
-            config_path = folder / "config.json"
-            raise ModelError(
-                f"{config_path}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
-            )
-        texts += [b"[PAD%d]" % token for token in range(len(texts), size)]
-        types += [UNUSED] * (size - len(types))  # none for a larger vocabulary
-    ids = {text: token for token, text in reversed(list(enumerate(texts)))}
-    special = _special(settings, config, ids, len(texts))
-    add_bos, add_eos = _add_bos_eos(data, settings)
+    vocab, added = data.model.vocab, {token.id: token for token in data.added_tokens}
+    pairs: list[tuple[Any, Any]]
+    if isinstance(vocab, dict):
+        pairs = [(token, text) for text, token in vocab.items()]
+    else:
+        pairs = [(i, pair[0] if isinstance(pair, list) and pair else None) for i, pair in enumerate(vocab)]
+    ids, padded = [*(token for token, _ in pairs), *added], config.get("vocab_size")
+    size = padded if type(padded) is int else 0
+    limit = min(MAX_TOKENS, 2 * len(ids) + 65536)  # a few large ids would make millions of texts
+    valid = all(type(token) is int and 0 <= token < limit for token in ids)
+    if not valid or size > limit or not all(isinstance(text, str) for _, text in pairs):
+        raise ModelError(
+            f"{path}: has {len(ids):,} tokens: each must be a text, and ids and the vocab_size of "
+            f"config.json whole numbers up to {limit:,}"
+        )
+    kind, size = _kind(data, arch), max(size, max(ids, default=-1) + 1)
+    texts, types = _tokens(dict(pairs), added, kind, data.model.unk_token, size)
+    first = {text: token for token, text in reversed(list(enumerate(texts)))}
+    special = _special(settings, config, first, size)
+    add_bos, add_eos = _add_bos_eos(data.post_processor, settings)
     return TokenizerFacts(
         kind=kind,
         pre="gemma4" if arch == "gemma4" else "",
@@ -85,74 +124,28 @@ def numbers(value: Any) -> list[int]:
     return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
 
 
-def _kind(data: Json, model: Json, arch: str) -> str:
-    name = model.get("type")
-    if name == "WordPiece":
+def _kind(data: TokenizerFile, arch: str) -> str:
+    if data.model.type == "WordPiece":
         return "WPM"
-    if name == "Unigram":
+    if data.model.type == "Unigram":
         return "UGM"
     # llama.cpp treats Gemma 4 as BPE, though its byte tokens are those of SentencePiece.
-    if (
-        model.get("byte_fallback") is True
-        and arch != "gemma4"
-        and "'ByteLevel'" not in str(data.get("pre_tokenizer"))
-    ):
-        return "SPM"
-    return "BPE"
-
-
-def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:
-    vocab = model.get("vocab")
-    if isinstance(vocab, dict):
-        found = list(vocab.items())
-    elif isinstance(vocab, list):  # Unigram: texts with their scores
-        found = [(pair[0] if isinstance(pair, list) and pair else None, i) for i, pair in enumerate(vocab)]
-    else:
-        raise ModelError(f"{path}: has no vocabulary")
-    for text, token in found:
-        if not isinstance(text, str) or type(token) is not int or not 0 <= token < MAX_TOKENS:
-            raise ModelError(f"{path}: its vocabulary has {str(text)[:40]!r} as token {str(token)[:40]}")
-    return found
-
-
-def _added_tokens(path: Path, data: Json) -> dict[int, tuple[str, bool]]:
-    """Return the text of each added token by id, and True for special tokens."""
-    listed = data.get("added_tokens") or []
-    found: dict[int, tuple[str, bool]] = {}
-    for it in listed if isinstance(listed, list) else [listed]:
-        token, text = (it.get("id"), it.get("content")) if isinstance(it, dict) else (None, None)
-        if not isinstance(text, str) or type(token) is not int or not 0 <= token < MAX_TOKENS:
-            raise ModelError(f"{path}: has an added token {str(it)[:60]!r}")
-        found[token] = (text, it.get("special") is True)
-    return found
+    byte_level = "'ByteLevel'" in str(data.pre_tokenizer)
+    return "SPM" if data.model.byte_fallback is True and arch != "gemma4" and not byte_level else "BPE"
 
 
 def _tokens(
-    path: Path,
-    vocab: Iterable[tuple[str, int]],
-    added: Mapping[int, tuple[str, bool]],
-    kind: str,
-    model: Json,
+    named: Mapping[int, str], added: Mapping[int, AddedToken], kind: str, unknown: Any, size: int
 ) -> tuple[list[bytes], list[int]]:
-    """Return token texts and types by id. Unnamed ids are padding."""
-    named = {token: text for text, token in vocab}
-    size = max((*named, *added), default=-1) + 1
-    if size > 2 * (len(named) + len(added)) + 65536:  # a few large ids would make millions of texts
-        raise ModelError(f"{path}: has {len(named) + len(added):,} tokens with ids up to {size - 1:,}")
-    unknown = model.get("unk_token")
-    texts = [b"[PAD%d]" % token for token in range(size)]
-    types = [UNUSED] * size
+    """Return the texts and types of `size` tokens by id. Unnamed ids are padding."""
+    texts, types = [b"[PAD%d]" % token for token in range(size)], [UNUSED] * size
     for token, text in named.items():
-        if token in added:
-            continue
-        types[token] = NORMAL
-        if kind == "SPM" and _BYTE.fullmatch(text):
-            types[token] = BYTE
-        elif kind == "WPM":
+        types[token] = BYTE if kind == "SPM" and _BYTE.fullmatch(text) else NORMAL
+        if kind == "WPM":
             text = text[2:] if text.startswith("##") else f"▁{text}"
         texts[token] = _encoded(text)
-    for token, (text, special) in added.items():
-        control = special or bool(_LOOKS_SPECIAL.fullmatch(text))
+    for token, entry in added.items():
+        text, control = entry.content, entry.special or _LOOKS_SPECIAL.fullmatch(entry.content)
         types[token] = CONTROL if control else USER_DEFINED
         if kind == "SPM" and text == unknown:
             types[token] = UNKNOWN
@@ -163,8 +156,7 @@ def _tokens(
 def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) -> dict[str, int]:
     """Return special ids by role: by text in tokenizer_config.json, else by id in config.json.
 
-    Like the converter, ignore lists of ids and generation_config.json.
-    """
+    Like the converter, ignore lists of ids and generation_config.json."""
     found: dict[str, int] = {}
     for role in _ROLES:
         entry = settings.get(f"{role}_token")
@@ -178,11 +170,11 @@ def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) 
     return found
 
 
-def _add_bos_eos(data: Json, settings: Json) -> tuple[bool | None, bool | None]:
+def _add_bos_eos(post_processor: Any, settings: Json) -> tuple[bool | None, bool | None]:
     """Return whether BOS and EOS are added, by settings or post-processor; None if unknown."""
     bos, eos = (settings.get(f"add_{role}_token") for role in ("bos", "eos"))
     if not isinstance(bos, bool):
-        last = str(data.get("post_processor"))
+        last = str(post_processor)
         templated = "TemplateProcessing" in last and "'single': [{'SpecialToken'" in last
         bos = True if templated else None
     return bos, eos if isinstance(eos, bool) else None

@@ -29,10 +29,10 @@ def open_regular_file(path: Path) -> BinaryIO:
 
 def require_gguf_path(path: Path) -> None:
     """Raise UsageError unless there is a file; ModelError for a pipe, a device or an unreadable file."""
-    if path.is_dir():
-        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
-    if not path.exists():
-        raise UsageError(f"{path}: no such file{similar_files(path)}; give the path of a .gguf model")
+    if path.is_dir() or not path.exists():
+        missing = f"no such file{similar_files(path)}; give the path of a .gguf model"
+        problem = "is a directory; give the .gguf file inside it" if path.is_dir() else missing
+        raise UsageError(f"{path}: {problem}")
     open_regular_file(path).close()
 
 
@@ -61,25 +61,19 @@ def read_text(path: Path, limit: int) -> str:
     try:
         with open_regular_file(path) as file:
             content = file.read(limit + 1)
-    except OSError as error:
+        if len(content) <= limit:
+            return content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: {os_error_reason(error)}") from error
-    if len(content) > limit:
-        raise ModelError(f"{path}: has more than {limit >> 20} MiB, which such a file does not need")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path}: is not text (byte {error.start} is no UTF-8)") from error
+    raise ModelError(f"{path}: has more than {limit >> 20} MiB, which such a file does not need")
 
 
 def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
     """Read a JSON object. Raises ModelError for anything else, more than `limit` bytes, or deep nesting."""
     try:
-        found = parse_json(read_text(path, limit))
+        return parse_json(read_text(path, limit))
     except ValueError as error:
         raise ModelError(f"{path}: is no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path}: is not what it is called: it holds no JSON object")
-    return found
 
 
 def os_error_reason(error: OSError | ValueError) -> str:

@@ -64,13 +64,12 @@ def _listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
 
         api = HfApi(_endpoint(), library_name="paceline")
         info = api.model_info(name, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS)
-        commit = str(info.sha)
+        commit, siblings = str(info.sha), {str(it.rfilename): it for it in info.siblings or ()}
+        # Small files without LFS are no models.
+        names = [name for name, it in siblings.items() if name.lower().endswith(".gguf") and it.lfs]
+        files = [_remote(siblings[name]) for name in (*names, *head_files(siblings))]
         if not _COMMIT.fullmatch(commit):
             raise ValueError("no commit")
-        siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or ()}
-        ggufs = (sibling for name, sibling in siblings.items() if name.lower().endswith(".gguf"))
-        files = [_remote(gguf) for gguf in ggufs if gguf.lfs]  # small files without LFS are no models
-        files += [_remote(siblings[name]) for name in head_files(siblings)]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
         raise PacelineError(why) from error
@@ -80,10 +79,9 @@ def _listing(name: str) -> tuple[str, dict[str, RemoteFile]]:
 def _remote(value: Any) -> RemoteFile:
     """Convert a RepoSibling with unvalidated contents. Raises ValueError, TypeError or KeyError."""
     size, digest = value.size or 0, value.lfs["sha256"] if value.lfs else value.blob_id
-    if not (_SHA256 if value.lfs else _COMMIT).fullmatch(digest) or type(size) is not int:
+    is_hash = (_SHA256 if value.lfs else _COMMIT).fullmatch(digest) is not None
+    if not is_hash or type(size) is not int or (size > MAX_SMALL_BYTES and not value.lfs):
         raise ValueError("no such hash or size")
-    if not value.lfs and size > MAX_SMALL_BYTES:
-        raise ValueError("a large file without LFS")
     return RemoteFile(str(value.rfilename), size, digest)
 
 
@@ -91,8 +89,7 @@ def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False
     """Return all files of a model after downloading what is missing; partial downloads are resumed.
 
     watch: called after every chunk; its exceptions end the download.
-    Raises UsageError, ModelError or PacelineError.
-    """
+    Raises UsageError, ModelError or PacelineError."""
     if offline or hub_cache.env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         return hub_cache.find_cached(reference)
     name = reference.name
@@ -218,21 +215,17 @@ def _fill(path: Path, url: str, remote: RemoteFile, watch: ProgressCallback) -> 
                 displayed_filename=remote.name,
                 tqdm_class=partial(tqdm, disable=True),  # `watch` reports the progress
             )
-        except (PacelineError, HfHubHTTPError):
-            raise
-        except ValueError as error:  # above 50 GB the hub gives files over Xet only
-            raise PacelineError(
-                f"{remote.name}: has {format_bytes(remote.size)}, which plain HTTP does not give: choose a "
-                "quantisation that is split, or get it with `hf download`"
-            ) from error
-        except (httpx2.TransportError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # a local failure, such as a full disk
+        except (httpx2.TransportError, ValueError, OSError) as error:
+            is_local = isinstance(error, OSError) and error.errno is not None  # such as a full disk
+            if is_local or isinstance(error, HfHubHTTPError):
                 raise
-            raise PacelineError(
-                f"{remote.name}: the connection is lost ({_reason(error)}) after "
-                f"{format_bytes(file.tell())} of {format_bytes(remote.size)}: "
-                "the same command goes on from there"
-            ) from error
+            size = format_bytes(remote.size)
+            why = f"the connection is lost ({_reason(error)}) after {format_bytes(file.tell())} of {size}: "
+            why += "the same command goes on from there"
+            if isinstance(error, ValueError):  # above 50 GB the hub gives files over Xet only
+                why = f"has {size}, which plain HTTP does not give: choose a quantisation that is split, or "
+                why += "get it with `hf download`"
+            raise PacelineError(f"{remote.name}: {why}") from error
         os.fsync(file.fileno())  # the bytes must be on disk before the blob gets its name
     return growing.received
 
@@ -245,32 +238,31 @@ def _translate_hub_errors(name: str) -> Iterator[None]:
 
     try:
         yield
-    except errors.GatedRepoError as error:
-        why = f"{name} is gated: accept its terms at {_endpoint()}/{name}, then {LOG_IN}"
-        raise PacelineError(why) from error
-    except errors.RepositoryNotFoundError as error:  # the hub does not distinguish private from missing
-        raise UsageError(f"{host()} has no {name}, or it is private: see to its name, or {LOG_IN}") from error
-    except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError) as error:
-        why = f"{name} was changed while it was downloaded, or {host()} is gone: try again"
-        raise PacelineError(why) from error
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
-        why = f"{host()} answers with the error {status}; {later}"
-        if status in (401, 403):
-            why = f"{host()} does not let this token read it: {LOG_IN}"
-        raise PacelineError(f"{name}: {why}") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise PacelineError(
-            f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine already"
-        ) from error
     except BrokenPipeError:  # the terminal of a progress bar
         raise
-    except OSError as error:
-        raise PacelineError(
-            f"{name}: cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); make "
-            "room there, or name another folder with HF_HUB_CACHE"
-        ) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        kind: type[PacelineError] = PacelineError
+        match error:
+            case errors.GatedRepoError():
+                why = f"is gated: accept its terms at {_endpoint()}/{name}, then {LOG_IN}"
+            case errors.RepositoryNotFoundError():  # the hub does not distinguish private from missing
+                kind, why = UsageError, f"{host()} has none, or it is private: check the name, or {LOG_IN}"
+            case errors.RemoteEntryNotFoundError() | errors.RevisionNotFoundError():
+                why = f"was changed while it was downloaded, or {host()} is gone: try again"
+            case errors.HfHubHTTPError(response=response) if response.status_code in (401, 403):
+                why = f"{host()} does not let this token read it: {LOG_IN}"
+            case errors.HfHubHTTPError(response=response):
+                status = response.status_code
+                later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
+                why = f"{host()} answers with the error {status}; {later}"
+            case OSError():
+                why = (
+                    f"cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); make "
+                )
+                why += "room there, or name another folder with HF_HUB_CACHE"
+            case _:
+                why = f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine"
+        raise kind(f"{name}: {why}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -53,11 +53,9 @@ def repo_folder(name: str) -> Path:
 
 def current_revision(folder: Path) -> str:
     """Return the current revision of a repository's folder; empty if unknown."""
-    try:
-        with (folder / "refs" / "main").open("rb") as file:
-            return file.read(100).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
+    with suppress(OSError), (folder / "refs" / "main").open("rb") as file:
+        return file.read(100).decode("ascii", "replace").strip()
+    return ""
 
 
 def is_repository_file(folder: Path, path: Path) -> bool:
@@ -92,8 +90,7 @@ def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
     """Put a link to a blob, or a copy of it, into a snapshot, replacing what has that name.
 
     new: no other link leads to the blob, so it may be moved if links are impossible.
-    Raises ModelError if the snapshot leads out of the cache.
-    """
+    Raises ModelError if the snapshot leads out of the cache."""
     pointer.parent.mkdir(parents=True, exist_ok=True)
     if not _real(pointer.parent).is_relative_to(_real(folder)):
         raise ModelError(f"{pointer.parent}: leads out of the cache; delete it, and try again")
@@ -124,8 +121,7 @@ def stated_sha256(path: Path) -> str:
 def find_cached(reference: Reference) -> list[LocalFile]:
     """Return the cached files of a model or a draft head: of the current revision, else of an older one.
 
-    Raises UsageError if no revision is complete.
-    """
+    Raises UsageError if no revision is complete."""
     folder = repo_folder(reference.name)
     started = any((folder / "blobs").glob("*.incomplete"))
     for snapshot in _snapshots(folder):
@@ -147,9 +143,8 @@ def folder_in_cache(reference: Reference) -> Path:
     for folder in _snapshots(repo_folder(reference.name)):
         if (folder / "config.json").is_file():
             return folder
-    raise UsageError(
-        f"hf:{reference.name}: is not in the hub's cache on this machine: hf download {reference.name}"
-    )
+    name = reference.name
+    raise UsageError(f"hf:{name}: is not in the hub's cache on this machine: hf download {name}")
 
 
 def _file_names(folder: Path, snapshot: Path) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -50,8 +50,7 @@ DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draf
 class InstalledModel:
     """An installed model. Copies of a file are one model: a copy must not become its draft.
 
-    reference: the name a user types. store: where it was found first. also: further references.
-    """
+    reference: the name a user types. store: where it was found first. also: further references."""
 
     facts: ModelFacts
     store: str
@@ -86,8 +85,7 @@ def list_models(
 ) -> Inventory:
     """Find all models in the stores of other programs, in `folders` and in PACELINE_MODELS.
 
-    Unusable files become notes, never errors. own: the zoo's files by reference.
-    """
+    Unusable files become notes, never errors. own: the zoo's files by reference."""
     search = FolderSearch()
     stores = store_folders(environ)
     given = [*folders, *map(Path, filter(None, environ.get("PACELINE_MODELS", "").split(os.pathsep)))]
@@ -161,28 +159,24 @@ def _no_model(facts: ModelFacts) -> str:
         return "is a projector for pictures or sound, no model"
     if facts.arch in DRAFT_HEADS:
         return f"is a draft head ({facts.arch}), no model"
-    if facts.n_layers == 0 and facts.format == "hf":
-        return "is no language model"
+    if facts.format == "hf":
+        return "is no language model" if not facts.n_layers else "" if facts.size else "has no weights here"
     if facts.n_layers == 0:
         return "is an adapter or another part of a model, no model"
-    if facts.format == "hf":
-        return "" if facts.size else "has no weights here"
     return "" if facts.parameters else "is a vocabulary only: it has no weights"
 
 
 def _facts_of(path: Path) -> ModelFacts:
     """Return the facts from the headers, or from the cache if no file has changed. Raises ModelError."""
-
-    def dump(facts: ModelFacts) -> dict[str, Any]:
-        return asdict(facts) | {"files": [str(file) for file in facts.files]}
-
-    def load(data: dict[str, Any]) -> ModelFacts:
-        return ModelFacts(**data | {"files": tuple(map(Path, data["files"]))})
+    from pydantic import TypeAdapter
 
     read_anew = partial(read_model_facts, path, tokens=False)
+    record: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else split_part_paths(path)
-        return cached("facts", files, read_anew, dump, load)
+        dump = partial(record.dump_python, mode="json")
+        found: ModelFacts = cached("facts", files, read_anew, dump, record.validate_python)
+        return found
     except OSError:  # a part is missing, or cannot be looked at
         return read_anew()
 

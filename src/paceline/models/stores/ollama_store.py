@@ -61,8 +61,7 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
 def find_ollama_model(reference: Reference) -> LocalFile:
     """Return the weights of a model from the first Ollama store that has them.
 
-    Raises UsageError if no store has them completely.
-    """
+    Raises UsageError if no store has them completely."""
     search = FolderSearch()
     host, namespace, model = reference.name.split("/")
     hosts = [host, *(other for other in USUAL_HOSTS if host in USUAL_HOSTS and other != host)]
@@ -72,11 +71,8 @@ def find_ollama_model(reference: Reference) -> LocalFile:
         first = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113  # may raise
         if first and (file := weights(store, first, reference.ollama, search)) is not None:
             return file
-    if search.notes:
-        raise UsageError("; ".join(search.notes))
-    raise UsageError(
-        f"{reference} is not in Ollama's store on this machine: `ollama pull {reference.ollama}`"
-    )
+    missing = f"{reference} is not in Ollama's store on this machine: `ollama pull {reference.ollama}`"
+    raise UsageError("; ".join(search.notes) or missing)
 
 
 def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> Iterator[Path]:
@@ -90,8 +86,7 @@ def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> It
 def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFile | None:
     """Return the weights file of the manifest at `path`; None, and a note, without one.
 
-    name: as in `ollama list`.
-    """
+    name: as in `ollama list`."""
     reference = f"ollama:{name}"
     # Each of these may be a link to another disk.
     inside = [os.path.realpath(top) for top in (root, root / "blobs", *(root / name for name in MANIFESTS))]
@@ -102,7 +97,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
         return None
     try:
         layers = _layers(root, manifest, search)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError):
         search.add_note(path, "is damaged; pull it again with Ollama")
         return None
     models = layers.get("model", [])
@@ -124,8 +119,7 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
     """Return digest and size of the layers of each type; of a list, those of the first manifest with a model.
 
-    Raises ValueError, TypeError, KeyError or AttributeError for a malformed manifest.
-    """
+    Raises TypeError, KeyError or AttributeError for a malformed manifest. Sizes may be anything."""
     found: dict[str, list[tuple[str, int]]] = {}
     if "manifests" in manifest:
         for entry in manifest["manifests"][:MAX_MANIFESTS]:
@@ -138,14 +132,12 @@ def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[
                 break
         return found
     for layer in manifest["layers"] or ():
-        kind, digest, size = layer["mediaType"], layer["digest"], layer["size"]
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError("no size")
-        found.setdefault(kind.removeprefix(LAYER), []).append((_hex(digest), size))
+        kind = layer["mediaType"].removeprefix(LAYER)
+        found.setdefault(kind, []).append((_hex(layer["digest"]), layer["size"]))
     return found
 
 
 def _hex(digest: str) -> str:
-    if (match := DIGEST.fullmatch(digest)) is None:
-        raise ValueError("no digest")
-    return match[1].lower()
+    """Return the hash, in lower case; empty for anything else, which no blob is named by."""
+    match = DIGEST.fullmatch(digest)
+    return match[1].lower() if match else ""

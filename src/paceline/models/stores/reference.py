@@ -63,8 +63,7 @@ class Reference:
 
     kind: PATH, OLLAMA, HUB or ZOO.
     name: the path; Ollama's host/namespace/name; USER/REPO; or a name of the zoo.
-    tag: Ollama's tag; a repository's quantisation or file name, empty for the default.
-    """
+    tag: Ollama's tag; a repository's quantisation or file name, empty for the default."""
 
     kind: str
     name: str
@@ -90,8 +89,7 @@ class LocalFile:
 
     sha256: as its store states it; empty if unknown.
     downloaded_bytes: received by this call. hash_verified: True if this call verified sha256.
-    note: what its user should know.
-    """
+    note: what its user should know."""
 
     path: Path
     size: int
@@ -129,10 +127,8 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
     elif text.count("/") == 1:
         reference = _hub(text)
     if reference is None:
-        short = text if len(text) <= 100 else f"{text[:100]}..."
-        raise UsageError(
-            f"{short}: no such file{similar_files(Path(text))}, and no name of a model: give {FORMS}"
-        )
+        short, near = text if len(text) <= 100 else f"{text[:100]}...", similar_files(Path(text))
+        raise UsageError(f"{short}: no such file{near}, and no name of a model: give {FORMS}")
     return reference
 
 
@@ -187,33 +183,31 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     """Return the files of one model in a repository, in order; several if the model was split.
 
     name: a quantisation or file name; empty for Q4_K_M, else Q8_0, else the only model.
-    Raises UsageError with the choices if no model or several match, or if a part is missing.
-    """
+    Raises UsageError with the choices if no model or several match, or if a part is missing."""
     models = variants(names)
-    if not models:
-        raise UsageError(
-            f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF, or "
-            "a draft head's (config.json and weights, without a tokenizer)"
-        )
     for label in (name,) if name else DEFAULT_QUANTISATIONS:
         if (matching := matching_variants(models, label)) or name:
             break
     else:
         matching = models
-    if len(matching) != 1:
+    if len(matching) == 1 and not matching[0].missing:
+        return matching[0].files
+    if not models:
+        problem = "has no model as a GGUF file; look for a repository whose name ends in -GGUF, or "
+        problem += "a draft head's (config.json and weights, without a tokenizer)"
+    elif len(matching) == 1:
+        problem = (
+            f"{matching[0].missing} of the parts of {matching[0].label} are missing; nothing can load it"
+        )
+    else:
         labels = [model.label for model in matching or models]
         # Models of the same quantisation are distinguished by file name.
         ambiguous = len(set(labels)) < len(labels)
         choices = [m.files[0] for m in matching] if matching and ambiguous else list(dict.fromkeys(labels))
         listed = ", ".join(choices[:24]) + (f" and {len(choices) - 24} more" if len(choices) > 24 else "")
         problem = f"which one of {listed}?" if matching else f"has no {name}; there is {listed}."
-        raise UsageError(f"{where}: {problem} Name it after a colon, as in hf.co/{where}:{choices[0]}")
-    model = matching[0]
-    if model.missing:
-        raise UsageError(
-            f"{where}: {model.missing} of the parts of {model.label} are missing; nothing can load it"
-        )
-    return model.files
+        problem += f" Name it after a colon, as in hf.co/{where}:{choices[0]}"
+    raise UsageError(f"{where}: {problem}")
 
 
 def head_files(names: Iterable[str]) -> tuple[str, ...]:

@@ -54,8 +54,7 @@ class FolderSearch:
     def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[os.DirEntry[str]]:
         """Return the folders of a folder and its regular files with these endings, by name.
 
-        A missing folder is empty. Other files, perhaps millions, are not even looked at.
-        """
+        A missing folder is empty. Other files, perhaps millions, are not even looked at."""
         found = []
         try:
             with os.scandir(path) as entries:
@@ -98,8 +97,7 @@ def file_id(status: os.stat_result) -> tuple[int, int]:
 def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
     """Yield all models below `root`: GGUF files, first parts of split models, and folders with safetensors.
 
-    Linked folders come last, each once; hidden folders are skipped.
-    """
+    Linked folders come last, each once; hidden folders are skipped."""
     seen: set[tuple[int, int]] = set()
     folders = deque([root])
     while folders:

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.speculative.errors import UsageError
 
+REINSTALL = "--force-reinstall"
 MODELS = Path(__file__).parent / "models"  # the shipped files
 
 
@@ -20,23 +21,16 @@ class Wheel:
     size: int
     sha256: str
 
-    @property
-    def install(self) -> str:
-        """Return the install command."""
-        return f"pip install --no-deps {self.package}=={self.version}"
-
-    @property
-    def reinstall(self) -> str:
-        """Return the command that replaces a damaged file."""
-        return f"pip install --force-reinstall --no-deps {self.package}=={self.version}"
+    def pip_command(self, *options: str) -> str:
+        """Return the command that installs it; REINSTALL replaces a damaged file."""
+        return " ".join(("pip install", *options, f"--no-deps {self.package}=={self.version}"))
 
 
 @dataclass(frozen=True)
 class ZooEntry:
     """A model of the zoo.
 
-    name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests.
-    """
+    name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests."""
 
     name: str
     file: str
@@ -72,11 +66,10 @@ def draft_path() -> Path:
 
 def row(name: str) -> ZooEntry:
     """Return the entry of this name. Raises UsageError if there is none."""
-    for entry in ZOO_ENTRIES:
-        if entry.name == name:
-            return entry
-    names = ", ".join(entry.name for entry in ZOO_ENTRIES)
-    raise UsageError(f"the zoo has no {name!r}: choose from {names}")
+    entries = {entry.name: entry for entry in ZOO_ENTRIES}
+    if name not in entries:
+        raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(entries)}")
+    return entries[name]
 
 
 def path(name: str) -> Path:
@@ -86,11 +79,11 @@ def path(name: str) -> Path:
     entry = row(name)
     remedy, file = "install Paceline again", MODELS / entry.file
     if entry.wheel:
-        remedy = entry.wheel.reinstall
+        remedy = entry.wheel.pip_command(REINSTALL)
         try:  # the package is not imported
             file = Path(str(distribution(entry.wheel.package).locate_file(entry.file)))
         except PackageNotFoundError:
-            remedy = entry.wheel.install
+            remedy = entry.wheel.pip_command()
     if not file.is_file():
         raise UsageError(f"zoo:{name} is not on this machine: {remedy}")
     return file
@@ -113,6 +106,5 @@ def records() -> list[dict[str, Any]]:
 
 def installed_real_models() -> dict[str, Path]:
     """Return the installed models that are no toys, by the names a user types."""
-    real = {entry.name for entry in ZOO_ENTRIES if not entry.toy}
-    here = [record for record in records() if record["path"] and record["name"] in real]
+    here = [record for record in records() if record["path"] and not row(record["name"]).toy]
     return {f"zoo:{record['name']}": Path(record["path"]) for record in here}

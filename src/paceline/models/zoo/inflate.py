@@ -48,8 +48,7 @@ def widen_tensor(
     """Yield the widened tensor in float32 pieces of at most `CHUNK_ROWS` rows; `old` is None in a new block.
 
     What writes to the residual stream (embedding, attention output, feed-forward down, Mamba's output) is
-    zero outside the old part.
-    """
+    zero outside the old part."""
     segments = segments_of(layout, name)
     before, after = old_layout.dimensions, layout.dimensions
     if name.endswith("_norm.weight") and len(segments) == 1:
@@ -160,8 +159,7 @@ def inflate(
 
     Return the layout and the file's bytes. `out` appears only when it is complete.
     ftype: one of gguf_file.WEIGHT_TYPES. progress: called with the completed share.
-    Raises UsageError (size, type, existing file), ModelError (unsuitable source, full disk), PacelineError.
-    """
+    Raises UsageError (size, type, existing file), ModelError (source, full disk) or PacelineError."""
     kind = weight_type(ftype).name
     check_output(out, source, force=force)
     file = GGUFFile(source)

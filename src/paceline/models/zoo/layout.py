@@ -160,29 +160,18 @@ def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def read_layout(file: GGUFFile) -> Layout:
     """Return a file's dimensions. Raises ModelError for a model that cannot be widened."""
-    path = file.path
-
-    def value(key: str) -> Any:
-        if key not in file.values:
-            raise ModelError(f"{path} has no {key}: not a complete model")
-        return file.values[key]
-
-    arch = value("general.architecture")
+    path, arch = file.path, file.text("general.architecture")
     if arch not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise ModelError(f"{path} is a {arch} model: only these can be inflated: {known}")
 
-    def number(key: str, least: int = 1) -> int:
-        found = value(f"{arch}.{key}")
-        if not isinstance(found, int):
-            raise ModelError(f"{path} has blocks of several kinds ({arch}.{key}): it can't be inflated")
-        if found < least:
-            raise ModelError(f"{path} is damaged: {arch}.{key} is {found}")
+    def number(key: str, kind: Any = int) -> Any:
+        found: Any = file.values.get(f"{arch}.{key}")
+        if not isinstance(found, kind) or not found > 0:
+            raise ModelError(f"{path}: can't be inflated: needs one positive {arch}.{key} for all blocks")
         return found
 
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise ModelError(f"{path} has no token_embd.weight: not a complete model")
+    shapes = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
     width, blocks = number("embedding_length"), number("block_count")
     heads = kv_heads = head_dim = 0
     recurrent: tuple[bool, ...] = (arch == "mamba2",)
@@ -192,8 +181,8 @@ def read_layout(file: GGUFFile) -> Layout:
         head_dim = number("attention.key_length") if has_length else width // heads
         if arch == "granitehybrid":  # its number of key/value heads is a list
             recurrent = tuple(f"blk.{i}.ssm_in.weight" in file.tensors for i in range(blocks))
-            keys = [t for name, t in file.tensors.items() if name.endswith("attn_k.weight")]
-            kv_heads = keys[0].shape[1] // head_dim if keys else 1
+            keys = [shape for name, shape in shapes.items() if name.endswith("attn_k.weight")]
+            kv_heads = keys[0][0] // head_dim if keys and keys[0] else 1
         else:
             kv_heads = number("attention.head_count_kv")
     is_mixture = arch == "qwen3moe"
@@ -204,8 +193,8 @@ def read_layout(file: GGUFFile) -> Layout:
         kv_heads=kv_heads,
         head_dim=head_dim,
         feed_forward=0 if arch == "mamba2" else number(f"{'expert_' * is_mixture}feed_forward_length"),
-        vocab=embedding.shape[1],
-        eps=float(value(f"{arch}.attention.layer_norm_rms_epsilon")),
+        vocab=(shapes.get("token_embd.weight") or (0,))[0],
+        eps=number("attention.layer_norm_rms_epsilon", float),
         tied="output.weight" not in file.tensors,
         arch=arch,
         experts=number("expert_count") if is_mixture else 0,
@@ -214,7 +203,6 @@ def read_layout(file: GGUFFile) -> Layout:
     if any(recurrent):
         sizes = ("inner_size", "time_step_rank", "state_size", "group_count", "conv_kernel")
         layout = replace(layout, mamba=Mamba(*(number(f"ssm.{key}") for key in sizes)))
-    shapes = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
     for name, shape in shapes.items() ^ dict(tensor_shapes(layout)).items():
         raise ModelError(
             f"{path}: {name} of {' x '.join(map(str, shape))} weights is missing, or there is no place "
@@ -226,8 +214,7 @@ def read_layout(file: GGUFFile) -> Layout:
 def choose_layout(source: Layout, parameters: int) -> Layout:
     """Return the layout of usual proportions nearest to `parameters` weights that contains `source`.
 
-    Raises UsageError if none comes within 5%.
-    """
+    Raises UsageError if none comes within 5%."""
     proportion = source.feed_forward / source.width if source.arch != "llama" else USUAL_FEED_FORWARD
     best: tuple[float, Layout] | None = None
     period = len(source.recurrent)

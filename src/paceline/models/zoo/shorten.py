@@ -10,12 +10,11 @@ from pathlib import Path
 from paceline.models.headers.gguf_file import (
     GGUFFile,
     copy_part,
-    is_number_list,
-    list_field,
     metadata_field,
+    select_elements,
     write_gguf,
 )
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.system.whole import check_output, write_output
 
 BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -32,8 +31,7 @@ def shorten(
     """Write `out` with the given layers of `source` and all other tensors unchanged. Return the file's bytes.
 
     tick: called after each tensor; its exceptions end the work. `out` appears only when it is complete.
-    Raises UsageError (layers, existing file), ModelError (unsuitable source) and PacelineError.
-    """
+    Raises UsageError (layers, existing file), ModelError (unsuitable source) and PacelineError."""
     check_output(out, source, force=force)
     file = GGUFFile(source)
     n = layer_count(file)
@@ -55,18 +53,15 @@ def shorten(
 
 
 def layer_count(file: GGUFFile) -> int:
-    """Return the number of layers. Raises ModelError."""
-    count = file.values.get(f"{file.text('general.architecture')}.block_count")
-    if not isinstance(count, int):
-        raise ModelError(f"{file.path}: does not say how many layers it has: is it a language model?")
-    return count
+    """Return the number of layers, 0 if the file does not state it. Raises ModelError."""
+    return file.number(f"{file.text('general.architecture')}.block_count")
 
 
 def shortened_metadata(file: GGUFFile, n: int, selected: Sequence[int]) -> list[bytes]:
     """Return the source's fields, with per-layer lists cut to the selected layers."""
     prefix = f"{file.text('general.architecture')}."
     fields = {
-        key: list_field(field, selected) if key.startswith(prefix) and is_number_list(field, n) else field
+        key: select_elements(field, n, selected) if key.startswith(prefix) else field
         for key, field in file.fields.items()
     }
     fields[f"{prefix}block_count"] = metadata_field(f"{prefix}block_count", len(selected))

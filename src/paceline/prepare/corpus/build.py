@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 import paceline
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
-from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from paceline.prepare.training.answer_folder import writing
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.validation import unknown
 from paceline.storage import corpora
 from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
@@ -97,8 +98,8 @@ def build(
         if not spool.tokens:
             reasons = ", ".join(f"{n:,} {reason}" for reason, n in skipped.counts.items())
             raise UsageError(
-                f"the corpus would be empty: nothing to read was found ({reasons or 'no file'}); give text, "
-                "code or a log of answers"
+                f"the corpus would be empty: nothing to read was found ({reasons or 'no file'}); name files "
+                "or directories of text or code (--from) or logs of answers (--from-log)"
             )
         _derive(new, spool, kinds, tokenizer.vocab.size, phase, check)
         manifest = Manifest(
@@ -138,16 +139,10 @@ def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
     """Make an empty scratch folder beside `folder`, which is removed afterwards unless it was renamed."""
-    try:
+    with writing(folder.parent, "what was there is as it was (PACELINE_HOME names another folder)"):
         make_private_folder(folder.parent)
         with scratch_folder(folder.parent) as new:
             yield new
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise PacelineError(
-            f"{where}{error.strerror or error}; the corpus could not be written below {folder.parent}, make "
-            "room there or set PACELINE_HOME to another folder (what was there is as it was)"
-        ) from error
 
 
 class TokenFile:

@@ -55,10 +55,10 @@ def find(
     files: dict[Path, SourceFile] = {}
     for number, path in enumerate(given):
         is_log = number >= len(paths)
-        if not path.exists():
-            raise UsageError(f"{path}: no such file or directory; name one that exists")
-        if is_log and path.is_dir():
-            raise UsageError(f"{path}: is a directory; give the log's own file, or --from")
+        if (missing := not path.exists()) or (is_log and path.is_dir()):
+            directory = "is a directory; give the log's own file, or --from"
+            why = "no such file or directory; name one that exists" if missing else directory
+            raise UsageError(f"{path}: {why}")
         # A file that is named itself is read even if hidden.
         for one in _walk(path, globs, skipped) if path.is_dir() else [path]:
             try:

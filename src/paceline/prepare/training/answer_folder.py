@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
-from paceline.bench.jsonl import LineError, object_of, raw_lines
+from paceline.bench.jsonl import raw_lines
 from paceline.bench.replay.recording import append_line
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import write_json
@@ -36,6 +37,28 @@ SHARED_SETTINGS = {
 Ids = NDArray[np.int32]
 
 
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+
+
+class AnswerLine(BaseModel):
+    """A line of answers.jsonl."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    prompt: TokenIds
+    tokens: TokenIds
+    finish: str
+
+
+class Header(BaseModel):
+    """The part of data.json that is read."""
+
+    format: Annotated[int, Field(le=FORMAT)]
+    settings: dict[str, Any]
+    created: str | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """The target's answer to a prompt. id: the prompt's hash. finish: the reason of its end.
@@ -48,14 +71,10 @@ class Answer:
     held_out: bool = False
 
     @classmethod
-    def read(cls, data: Mapping[str, Any], n_vocab: int) -> Answer:
+    def read(cls, data: bytes) -> Answer:
         """Return the answer of a line. Raises ValueError for anything else."""
-        prompt, tokens = (np.array(data.get(name)) for name in ("prompt", "tokens"))
-        for ids in (prompt, tokens):
-            if ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= n_vocab:
-                raise ValueError("no token ids of this vocabulary")
-        ids32 = prompt.astype(np.int32), tokens.astype(np.int32)
-        return cls(str(data["id"]), *ids32, str(data["finish"]))
+        line = AnswerLine.model_validate_json(data)
+        return cls(line.id, np.array(line.prompt, np.int32), np.array(line.tokens, np.int32), line.finish)
 
     def line(self) -> bytes:
         ids = {"prompt": self.prompt.tolist(), "tokens": self.tokens.tolist()}
@@ -71,15 +90,13 @@ class AnswerFolder:
         self._settings, self._n_vocab = settings, n_vocab
         self.answers: dict[str, Answer] = {}  # by their prompt's hash
         self._created = datetime.now(UTC).isoformat(timespec="seconds")
-        if (folder / HEADER).exists():
+        if (folder / HEADER).exists() or self.path.exists():
             self._require_same(read_header(folder))
-        elif self.path.exists():
-            raise UsageError(f"{self.path}: has no {HEADER} beside it; choose another folder")
         if self.path.exists():
             self._read()
 
-    def _require_same(self, header: Mapping[str, Any]) -> None:
-        before = header["settings"]
+    def _require_same(self, header: Header) -> None:
+        before = header.settings
         different = [
             f"{name} ({_short(before.get(key))}, now {_short(self._settings[key])})"
             for key, name in SHARED_SETTINGS.items()
@@ -90,7 +107,7 @@ class AnswerFolder:
                 f"{self.folder}: its answers were made with other settings: {'; '.join(different)}; choose "
                 "another folder, or the same settings"
             )
-        self._created = header.get("created", self._created)
+        self._created = header.created or self._created
 
     def _read(self) -> None:
         """Read all answers, and cut off a line that a killed process left incomplete."""
@@ -99,11 +116,14 @@ class AnswerFolder:
             os.truncate(self.path, end)
         for line in raw_lines(self.path):
             try:
-                answer = Answer.read(object_of(line), self._n_vocab)
-            except (LineError, ValueError, KeyError, TypeError, OverflowError) as error:
+                answer = Answer.read(line.data)
+                sound = max(answer.prompt.max(), answer.tokens.max()) < self._n_vocab
+            except ValueError:
+                sound = False
+            if not sound:
                 raise UsageError(
                     f"{self.path}, line {line.number}: is damaged; remove it, to answer its prompt again"
-                ) from error
+                )
             self.answers.setdefault(answer.id, answer)
 
     def write_header(self, about: Mapping[str, Any]) -> None:
@@ -130,25 +150,20 @@ def writing(place: object, left: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise PacelineError(
-            f"{place}: cannot be written ({error.strerror or error}); make room there: {left}, and the same "
-            "command goes on"
+            f"{place}: cannot be written ({error.strerror or error}); make room there, and give the same "
+            f"command again: {left}"
         ) from error
 
 
-def read_header(folder: Path) -> dict[str, Any]:
+def read_header(folder: Path) -> Header:
     """Return data.json of a folder. Raises UsageError."""
     path = folder / HEADER
     try:
-        header = json.loads(path.read_bytes())
-        if header["format"] > FORMAT:
-            raise UsageError(f"{path}: is of a newer Paceline: update Paceline, or choose another folder")
-        if not isinstance(header["settings"], dict):
-            raise ValueError("no settings")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); choose another folder") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UsageError(f"{path}: is damaged, or of something else; choose another folder") from error
-    return dict(header)
+        return Header.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path}: is missing or damaged, or of something else or a newer Paceline; choose another folder"
+        ) from error
 
 
 def _short(value: Any) -> str:

@@ -76,8 +76,11 @@ class DraftRecipe(Recipe):
         if self.base is not None:
             return self.base.shape
         width = self.options.width or WIDTH
-        if width % HEAD_DIM:
-            raise UsageError(f"a width of {width}: must be a multiple of {HEAD_DIM} (--width)")
+        if width % HEAD_DIM or width > self.target.hidden:
+            raise UsageError(
+                f"a width of {width} (--width): must be a multiple of {HEAD_DIM}, at most the target's "
+                f"{self.target.hidden}"
+            )
         return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
 
     @property
@@ -162,8 +165,6 @@ class DraftRecipe(Recipe):
 def principal_components(embedding: Any, width: int) -> Any:
     """Return the embedding [n_vocab, width] in its own most telling directions."""
     table = embedding.float()
-    if table.shape[1] < width:
-        raise UsageError(f"a width of {width}: the target's own is {table.shape[1]} (--width)")
     _, vectors = torch.linalg.eigh(table.T @ table)
     parts = table @ vectors[:, -width:]
     return (parts * (EMBEDDING_STD / parts.std())).contiguous()

@@ -50,10 +50,10 @@ class ExitRecipe(Recipe):
         given = self.options.exit_layers or [
             layer if layer >= 1 else round(layer * n) for layer in self.default_layers
         ]
-        if self.options.exit_layers and not all(1 <= layer < n for layer in given):
-            raise UsageError(f"exit layers {given} (--exit-layers): must be 1 to {n - 1} for the target")
-        if n < 2:
-            raise UsageError("the target has one layer only: no head can draft from its first layers")
+        if n < 2 or (self.options.exit_layers and not all(1 <= layer < n for layer in given)):
+            raise UsageError(
+                f"exit layers {given} (--exit-layers): must be 1 to {n - 1}, before the target's last"
+            )
         self.layers = tuple(sorted({int(min(max(layer, 1), n - 1)) for layer in given}))
         self._exits: tuple[ExitFacts, ...] = ()
         self._default = 0

@@ -86,11 +86,14 @@ class FeatureCache(FeatureSource):
             key = parse_json((folder / HEADER).read_bytes())
             self.layers = key["layers"]
             self._files = CacheFiles(folder, answers, len(self.layers), key["width"], key["top_k"])
+            self._checksums = read_index(folder, answers)
+            n = len(self._checksums)
+            complete, why = n == len(answers), f"{n:,} of {len(answers):,} sequences are in its index"
+            complete = complete and self._files.have(n)
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise self._damaged(f"{HEADER}: {error}") from error
-        self._checksums = read_index(folder, answers)
-        if (n := len(self._checksums)) < len(answers) or not self._files.have(n):
-            raise self._damaged(f"{n:,} of {len(answers):,} sequences are in its index")
+            complete, why = False, f"{HEADER}: {error}"
+        if not complete:
+            raise self._damaged(why)
         self._checked = set[int]()
 
     def __getitem__(self, number: int) -> TrainingSequence:

@@ -18,7 +18,6 @@ from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import DraftTree, chain
-from paceline.speculative.validation import invalid
 
 TOP_K = 32
 MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
@@ -80,10 +79,8 @@ class OnlineFeatures(FeatureSource):
     ) -> None:
         self.target, self.answers = target, answers
         self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
-        if top_k < 1:
-            raise invalid("top_k", top_k, "at least 1")
-        if not layers or list(layers) != sorted(set(layers)):
-            raise UsageError(f"layers {list(layers)}: must be one or more, ascending")
+        assert layers
+        assert list(layers) == sorted(set(layers))
         longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
         if longest > target.caps.n_ctx:
             raise UsageError(

@@ -10,7 +10,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,12 +117,10 @@ class Trainer:
                 self._evaluated = int(share * settings.evaluations)
                 best = self._evaluate(held_out) or best
             left = self._seconds * (1.0 - share) / max(share, 1e-6)
-            try:
+            with ExitStack() as interrupted:  # nowhere else: within a step or an evaluation, half is done
+                interrupted.callback(self._try_checkpoint)
                 progress(Progress(share, self._step, self._loss, self._best, left))
-            except BaseException:  # nowhere else: within a step or an evaluation, half of it is done
-                with suppress(OSError):  # the error that ended the run is the one to see
-                    self._write_checkpoint()
-                raise
+                interrupted.pop_all()
             if time.monotonic() - last_written > CHECKPOINT_SECONDS:
                 self._write_checkpoint()
                 last_written = time.monotonic()
@@ -188,6 +186,10 @@ class Trainer:
                 torch.save(state, part)
             except RuntimeError as error:  # torch's word for a disk that is full
                 raise OSError(str(error).splitlines()[0]) from error
+
+    def _try_checkpoint(self) -> None:
+        with suppress(OSError):  # the error that ended the run is the one to see
+            self._write_checkpoint()
 
     def _restore(self) -> None:
         file = self._folder / CHECKPOINT

@@ -1,4 +1,4 @@
-"""What `paceline train` does, checked before anything is loaded. This module needs no torch."""
+"""What `paceline train` does, checked before anything is loaded: neither torch nor numpy is imported."""
 
 from __future__ import annotations
 
@@ -8,66 +8,65 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from paceline.heads.confidence import KIND as CONFIDENCE
-from paceline.heads.confidence import read_confidence
-from paceline.heads.files import CARD, CONFIG
 from paceline.speculative.errors import MissingExtraError, UsageError
-from paceline.speculative.validation import invalid, read_number
+from paceline.speculative.validation import setting, validate_fields
 from paceline.system.locks import run_lock
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """The settings of a run, and the choices of its kind of head.
-    minutes: stop after so long, 0 for no limit. evaluations: of a run, on `held_out` sequences.
-    patience: evaluations without a better head after which the run ends. n_draft: tokens drafted in them.
-    depth: tokens drafted in parallel (medusa, block), or steps on its own states in training (eagle3).
-    layers, width: of a block head or a draft model, 0 for the kind's own.
-    decay: weight of each further token. variation: share of total variation in the loss.
+    evaluations: of a run, on `held_out` sequences. n_draft: tokens drafted in them.
+    patience: evaluations without a better head after which the run ends.
+    layers, width: 0 for the kind's own. decay: weight of each further token.
     mask_token: a block's placeholder. markov_rank: of a block's correction by the token before.
-    exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones.
-    rank: of an exit's block."""
+    exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones."""
 
-    epochs: int = 10
-    minutes: float = 0.0
-    learning_rate: float = 1e-3
-    batch_tokens: int = 512
+    epochs: int = setting(10, "Times to read the answers.", 1)
+    minutes: float = setting(0.0, "Longest time of training; 0: no limit.", 0)
+    learning_rate: float = setting(1e-3, "Learning rate.", 1e-15)
+    batch_tokens: int = setting(512, "Tokens of a batch.", 16)
     longest: int = 1024
     evaluations: int = 10
     held_out: int = 24
     patience: int = 4
     n_draft: int = 7
-    seed: int = 0
-    depth: int = 5
-    layers: int = 0
-    width: int = 0
+    seed: int = setting(0, "Seed.", 0)
+    depth: int = setting(
+        5, "Tokens drafted in parallel (medusa, block), or steps on the head's own states (eagle3).", 1
+    )
+    layers: int = setting(0, "Layers of a block head (2) or a draft model (4).", 0)
+    width: int = setting(0, "Width of a draft model (256).", 0)
     decay: float = 0.8
-    variation: float = 0.0
+    variation: float = setting(0.0, "Share of total variation in the loss.", 0, 1)
     mask_token: int = 0
     markov_rank: int = 64
     exit_layers: tuple[int, ...] = ()
-    rank: int = 256
+    rank: int = setting(256, "Rank of an exit's adapter.", 1)
+
+    def __post_init__(self) -> None:
+        validate_fields(self)
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What `paceline train` does. draft_vocab: tokens that a head can draft.
-    max_tokens: of an answer. answer_minutes: time for answers, 0 for all of them.
-    base: a GGUF file of a draft model to begin with (draft, pard).
-    cache: a folder of answers and hidden states that several heads share, else they are in the head's own.
-    use_cache: keep the hidden states on disk; otherwise the target computes them in every epoch."""
+    """What `paceline train` does. base: a GGUF file of a draft model to begin with (draft, pard).
+    cache: a folder of answers and hidden states that several heads share, else they are in the head's own."""
 
     kind: str
     folder: Path
     options: TrainingOptions
-    draft_vocab: int = 8192
-    max_tokens: int = 256
-    temperature: float = 0.0
-    answer_minutes: float = 0.0
-    use_cache: bool = True
+    draft_vocab: int = setting(8192, "Tokens that can be drafted: the most frequent.", 2)
+    max_tokens: int = setting(256, "Tokens of an answer.", 2)
+    temperature: float = setting(0.0, "Temperature of the answers; 0: greedy.", 0)
+    answer_minutes: float = setting(0.0, "Time for answers; 0: as long as it takes.", 0)
+    use_cache: bool = setting(True, "Keep hidden states on disk instead of computing them again.")
     base: Path | None = None
     cache: Path | None = None
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        validate_fields(self)
 
     @property
     def cache_folder(self) -> Path:
@@ -85,30 +84,18 @@ class TrainingPlan:
 
 def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
     """Return the plan of these settings, each a field of the plan or of its options. Raises UsageError."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: is a file; give the head's folder (-o)")
+    from paceline.heads.confidence import KIND as CONFIDENCE
+    from paceline.heads.confidence import read_confidence
+    from paceline.heads.files import CARD, CONFIG
+
     is_own = read_confidence(folder) is not None if kind == CONFIDENCE else (folder / CARD).exists()
-    if (folder / CONFIG).exists() and not is_own:
-        raise UsageError(f"{folder}: has a model or a head of another kind; give another folder (-o)")
-    if not 0.0 <= given.get("variation", 0.0) <= 1.0:
-        raise invalid("variation (--tv)", given["variation"], "between 0 and 1")
-    if given.get("learning_rate", 1.0) <= 0.0:
-        raise invalid("learning_rate (--lr)", given["learning_rate"], "above 0")
-
-    if isinstance(layers := given.get("exit_layers"), str):
-        given["exit_layers"] = parse_layers(layers)
-
+    if folder.is_file() or ((folder / CONFIG).exists() and not is_own):
+        raise UsageError(
+            f"{folder}: is a file, or has a model or a head of another kind; give another folder (-o)"
+        )
     names = [field.name for field in fields(TrainingOptions) if field.name in given]
     options = TrainingOptions(**{name: given.pop(name) for name in names})
     return TrainingPlan(kind, folder, options, **given)
-
-
-def parse_layers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list like "2,4". Raises UsageError."""
-    try:
-        return tuple(read_number(int, part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise invalid("exit_layers (--exit-layers)", text, "numbers of layers, such as 2,4") from error
 
 
 def require_torch() -> None:

@@ -209,10 +209,10 @@ def read_card(folder: Path) -> dict[str, Any]:
     """Return the best head's card. Raises UsageError if there is none yet."""
     try:
         return dict(parse_json((folder / CARD).read_bytes()))
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder}: has no head yet: nothing was evaluated (more --epochs)") from error
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{folder / CARD}: is damaged ({error}): train into another folder") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{folder}: has no head yet, as nothing was evaluated (more --epochs), or its {CARD} is damaged"
+        ) from error
 
 
 def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,18 +56,8 @@ def _hook_into_ggml(path: str) -> KernelStatus:
     return KernelStatus(f"{active} ({', '.join(amx_types)} by AMX)" if amx_types else active)
 
 
-def hidden_state_callback() -> Any:
-    """Return the evaluation callback that copies hidden states (hidden_states.cpp). Raises KernelError."""
-    return _library_for_callbacks().paceline_hidden_states_capture
-
-
-def attention_callback() -> Any:
-    """Return the evaluation callback that notes attention (attention_weights.cpp). Raises KernelError."""
-    return _library_for_callbacks().paceline_attention_weights_capture
-
-
-def _library_for_callbacks() -> ctypes.CDLL:
-    """Return the library. Raises KernelError if it cannot be compiled or used."""
+def library_for_callbacks() -> ctypes.CDLL:
+    """Return the library with ggml's evaluation callbacks. Raises KernelError if it cannot be used."""
     library, _, llama = _compiled_library()
     if reason := library.paceline_callbacks_enter(llama):
         raise KernelError(reason.decode())
@@ -115,19 +105,19 @@ def _load_library(file: Path) -> ctypes.CDLL:
     return library
 
 
-def fits_memory(sizes: Sequence[int], name: object, *, shares: bool = False) -> bool:
-    """Return whether a model with files of these sizes can use the kernels.
-    shares: another load of the files is open that uses them.
+def fits_memory(path: Path, *, shares: bool = False) -> bool:
+    """Return whether a model can use the kernels.
+    shares: another load of its files is open that uses them.
     A line on stderr reports too little memory."""
     if not load_kernels().path:
         return False
     if shares:  # another load has laid the weights out
         return True
-    size, free = sum(sizes), free_memory()
+    size, free = sum(part.stat().st_size for part in split_part_paths(path) if part.is_file()), free_memory()
     if size <= MEMORY_SHARE * free:
         return True
     to_stderr(
-        f"{name}: {size / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB of free memory are too close to lay "
+        f"{path}: {size / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB of free memory are too close to lay "
         "weights out anew: this model runs with llama.cpp's kernels"
     )
     return False

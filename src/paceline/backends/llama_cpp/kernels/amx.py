@@ -25,7 +25,7 @@ MIN_ADVANTAGE = 1.1
 
 
 def types_faster_with_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
-    """Return the names of types that AMX computes faster. The result is cached beside `library`."""
+    """Return the names of types that AMX computes faster. The result is cached next to `library`."""
     file = library.with_suffix(".amx.json")
     with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_bytes())

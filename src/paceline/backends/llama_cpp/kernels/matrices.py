@@ -48,8 +48,7 @@ class KernelLinear:
         """Return [n, outputs], of inputs [n, inputs]."""
         x = np.ascontiguousarray(x, np.float32)
         n, width = x.shape
-        if width != self._inputs:
-            raise ValueError(f"{width} inputs, and the matrix has {self._inputs} columns")
+        assert width == self._inputs, f"{width} inputs, and the matrix has {self._inputs} columns"
         out = np.empty((n, self._outputs), np.float32)
         if not self._multiply(self._handle, x.ctypes.data, n, out.ctypes.data, self._threads):
             raise MemoryError(f"a product of {n:,} rows has no place in memory")
