@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paceline.settings import Drafting, Quality, make_settings
+from paceline.settings import Drafting, LoadOptions, Quality, make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -105,6 +105,17 @@ def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None
     assert Drafting(drafters=("auto",), **values).width == 1  # type: ignore[arg-type]
 
 
+def test_auto_in_passes_of_one_shape_has_drafters_of_chains() -> None:
+    lookup, auto = Drafting(drafters=("lookup",)), Drafting(drafters=("auto",), n_draft=3)
+    assert lookup.as_chains(with_draft=True) is lookup
+    assert auto.as_chains(with_draft=True) == Drafting(drafters=("lookup", "model"), n_draft=3)
+
+
+def test_options_of_a_model_are_keywords_of_load() -> None:
+    options = LoadOptions.of("a.gguf", "b.gguf", lossy="prefill=0.5", threads=2)
+    assert LoadOptions.of(**options.models_as_dict()) == options
+
+
 def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
     numbers = {"": (0, 0), "experts=3": (3, 0), "prefill=.25": (0, 0.25), "prefill=0.2,experts=3": (3, 0.2)}
     for text, expected in numbers.items():
@@ -118,3 +129,5 @@ def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError, match=r"write experts=N.* or prefill=0\.2"):
             Quality(text)
+    with pytest.raises(UsageError, match="changes what the model says"):
+        Quality("experts=3", role="quality")

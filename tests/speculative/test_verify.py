@@ -19,11 +19,10 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter
 from paceline.settings import CHAIN_ONLY_RULES
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import Budget, Drafter, Features
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs
 from paceline.speculative.sampling import Probabilities, Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -192,10 +191,11 @@ def test_the_loop_emits_exactly_the_plain_distribution(
     assert distance(drafted, plain) < EXACT
 
 
-class Scripted(NoDrafter):
+class Scripted:
     """A drafter that proposes the given tree at the first step only."""
 
     name = "scripted"
+    required_outputs = RequiredOutputs()
 
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
@@ -205,6 +205,8 @@ class Scripted(NoDrafter):
 
     def propose(self, batch: Sequence[tuple[ScriptedMemory, Budget]]) -> list[DraftTree]:
         return [memory.tree if len(memory.tree) <= budget.nodes else EMPTY for memory, budget in batch]
+
+    def close(self) -> None: ...
 
 
 class ScriptedMemory:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding import begin
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import NO_BUDGET, Budget, RequiredOutputs
-from paceline.speculative.loop import advance_requests
+from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_model import PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
 from paceline.speculative.policy.goodput import (
@@ -23,6 +22,7 @@ from paceline.speculative.policy.goodput import (
     MAX_SHARED_REQUESTS,
     GoodputPolicy,
 )
+from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -71,7 +71,12 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
     drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
     rate = decider({1: 1.0}, depth=2, nodes=2, width=1)
-    requests = [begin(target, drafter, [i % 6], 9, sampling=sampling, seed=i) for i in range(n)]
+    requests = [
+        start_request(
+            target, drafter, GenerationRequest(prompt=[i % 6], max_tokens=9, sampling=sampling, seed=i)
+        )
+        for i in range(n)
+    ]
     rate.costs.target = PassCosts.flat(1.0, 0.0)
     steps = advance_requests(target, drafter, rate, requests, lambda: 0.0)
     assert sum(len(step.tree) for _, step in steps) == 2 * n

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding import begin
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.loop import decode
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import FIRST_DRAFT_TOKENS, FREE_PASSES, MAX_LOSS_SHARE, GoodputPolicy
+from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from stage import Prompter, asking, stage
@@ -121,7 +121,9 @@ def test_the_loop_tells_how_far_behind_a_draft_model_is() -> None:
     target, rate = ToyTarget(6, seed=3), a_rate(0.01)
     small = Watched(ToyTarget(6, seed=3, noise=0.2), 6)
     small.read = []
-    request = begin(target, PortfolioDrafter([small]), [n % 6 for n in LONG], 40)
+    request = start_request(
+        target, PortfolioDrafter([small]), GenerationRequest(prompt=[n % 6 for n in LONG], max_tokens=40)
+    )
     for _ in decode(target, PortfolioDrafter([small]), rate, [request], lambda: 0.0):
         if small.read:
             break

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from decoding import begin
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Rollback
-from paceline.speculative.loop import decode
+from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.goodput_budget import RowPrices
+from paceline.speculative.request import GenerationRequest
 
 CURVE = [0.0, *(1.0 + 0.1 * (n - 1) for n in range(1, 40))]
 
@@ -45,7 +45,9 @@ def test_it_is_learned_from_the_first_rejection(rollback: Rollback) -> None:
     target = ToyTarget(6, seed=1, rollback=rollback)
     policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, 0.05)), clock=lambda: 0.0)
     drafter = PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=1, noise=0.4), 6)])
-    request = begin(target, drafter, (1, 2, 3), 60, ignore_eos=True)
+    request = start_request(
+        target, drafter, GenerationRequest(prompt=(1, 2, 3), max_tokens=60, ignore_eos=True)
+    )
     steps = [step for _, step in decode(target, drafter, policy, [request])]
     request.close()
     assert any(len(step.path) < len(step.tree) for step in steps)
