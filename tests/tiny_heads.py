@@ -37,9 +37,8 @@ def tiny_config(kind: str, target: ToyTarget, draft_vocab: int, **settings: Any)
     }
     layers = dict.fromkeys(("medusa", "eagle"), (target.layers,)) | {"exits": (1, 2), "kangaroo": (1,)}
     shape = LayerShape(width, heads=2, kv_heads=1, head_dim=4, feed_forward=FEED_FORWARD)
-    given: dict[str, Any] = {"shape": shape, "layer_ids": layers.get(kind, (2, 0, 1))} | parallel.get(
-        kind, {}
-    )
+    given: dict[str, Any] = {"shape": shape, "layer_ids": layers.get(kind, (2, 0, 1))}
+    given |= parallel.get(kind, {})
     return HeadConfig(
         kind=kind,
         target=TargetFacts("a toy", "", target.layers, width, target.vocab.size),
