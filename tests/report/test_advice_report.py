@@ -11,6 +11,7 @@ import pytest
 
 from advice_facts import PAIR, facts, gained, known
 from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, MeasuredFacts, advise
+from paceline.fits import LLAMA_CPP, TargetTraits, what_fits
 from paceline.report import advice as report
 
 
@@ -24,7 +25,7 @@ def draft(name: str = "draft", verdict: str = "same", **more: Any) -> DraftCandi
 
 def told(said: dict[str, Any]) -> str:
     out = io.StringIO()
-    report.write(said, out)
+    report.write({"kinds": what_fits(TargetTraits(LLAMA_CPP, "restore")), **said}, out)
     return out.getvalue()
 
 

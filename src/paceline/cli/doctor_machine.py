@@ -82,9 +82,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         None if model is None or not model.path.exists() else gathering.read_header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
-    settings, run, traits = llm.target.settings, None, traits_of(llm.target)
-    if target is not None:
-        traits = replace(target.traits, backend=traits.backend, rollback=traits.rollback)
+    settings, run = llm.target.settings, None
     evidence = gathering.evidence_of_models(
         hardware,
         target,
@@ -98,7 +96,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {
         "run": run,
-        "kinds": what_fits(traits),
+        "kinds": what_fits(traits_of(llm.target)),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
         "read_errors": read_errors,

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.fits import what_fits
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
@@ -138,7 +137,6 @@ def advise(
         "available": known.available,
         "drafts": drafts,
         "downloads": downloads,
-        "kinds": what_fits(target.traits),
     }
 
 
