@@ -33,14 +33,14 @@ settings.register_profile("paceline", deadline=None)  # a busy machine is no fau
 settings.load_profile("paceline")
 
 UNTRACED = "test_goodput_exact.py"  # repeats the same lines millions of times
-TRACED_TOO = "test_api.py"  # calls speculative/validation.py in ways that no test of core does
+TRACED_TOO = ("test_api.py", "test_fits.py", "test_loading.py")  # cover settings, fits and validation
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measure coverage of `speculative` and `vocab` in their own tests only: tracing is slow."""
     for item in items:
         name, own = item.path.name, not {"speculative", "vocab"}.isdisjoint(item.path.parts)
-        if not (own and name != UNTRACED) and name != TRACED_TOO:
+        if not (own and name != UNTRACED) and name not in TRACED_TOO:
             item.add_marker("no_cover")
 
 

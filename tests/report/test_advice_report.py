@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 
-from advice_facts import facts, gained, known
+from advice_facts import PAIR, facts, gained, known
 from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, MeasuredFacts, advise
 from paceline.fits import LLAMA_CPP, TargetTraits, what_fits
-from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.report import advice as report
-
-PAIR = KnownPair(
-    ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
-)  # fmt: skip
 
 
 def record(*candidates: DraftCandidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
