@@ -23,7 +23,7 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step

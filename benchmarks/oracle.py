@@ -43,7 +43,7 @@ from paceline.speculative.interfaces import (
     RequiredOutputs,
     Session,
 )
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import ActiveRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.doctor.draft_advice import Measured, MeasuredFacts
 from paceline.models.headers.facts import ModelFacts
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 
 
 def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **more: Any) -> ModelFacts:

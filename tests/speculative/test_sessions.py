@@ -15,7 +15,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Drafter, Target
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sessions import DerivedSession, ResumableSession, TreeSession

@@ -13,7 +13,7 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import NO_BUDGET, Budget, RequiredOutputs
 from paceline.speculative.loop import advance_requests, start_request
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
 from paceline.speculative.policy.goodput import (
     FREE_PASSES,

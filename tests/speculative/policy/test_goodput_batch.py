@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import (
+from paceline.speculative.policy.costs import (
     MIN_CONTEXT_BUCKET,
     OVERDUE_PASSES,
     DecodingCosts,

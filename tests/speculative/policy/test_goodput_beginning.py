@@ -11,7 +11,7 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import FIRST_DRAFT_TOKENS, FREE_PASSES, MAX_LOSS_SHARE, GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats, Step, StepTimes

@@ -23,7 +23,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import ActiveRequest, Clock
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.goodput_budget import LossLedger

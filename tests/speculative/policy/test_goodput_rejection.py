@@ -12,7 +12,7 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.goodput_budget import RowPrices
 from paceline.speculative.request import GenerationRequest

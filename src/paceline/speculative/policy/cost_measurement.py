@@ -1,4 +1,4 @@
-"""Measurement of the pass costs (cost_model.py) of a loaded model, through the Target protocol alone."""
+"""Measurement of the pass costs (costs.py) of a loaded model, through the Target protocol alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median, median_low
 from time import perf_counter
 
 from paceline.speculative.interfaces import Target
-from paceline.speculative.policy.cost_model import PassCosts, context_bucket
+from paceline.speculative.policy.costs import PassCosts, Table, context_bucket
 from paceline.speculative.policy.pass_timer import Clock, PassTimer, Progress, no_progress
 
 TOKEN_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
@@ -20,6 +20,10 @@ MIN_JITTER_SAMPLES = 4  # samples of several rows from which jitter is estimated
 MAX_SAMPLES = 25  # by rows
 MIN_SAMPLE_SECONDS, MAX_REPEATS = 1e-4, 16  # shorter passes are repeated
 INITIAL_TOKENS, FILL_TOKENS, MAX_FILL_TOKENS = 2, 16, 512  # pieces in which a context is filled
+# Measurements beyond these factors are wrong, even where a backend has a fast path for the single row.
+MAX_SINGLE_TOKEN_FACTOR, MAX_INVERSION_FACTOR = 3.0, 3.0
+# One row never costs more than several, which could fill its pass; the rest is an error of timing.
+MAX_SINGLE_TOKEN_INVERSION = 1.15
 
 Samples = dict[int, list[float]]  # seconds by rows
 
@@ -141,3 +145,17 @@ def _timing_jitter(samples: Sequence[float]) -> float:
     """Return the ratio of the upper to the lower quartile."""
     ordered = sorted(samples)
     return ordered[len(ordered) * 3 // 4] / ordered[len(ordered) // 4]
+
+
+def implausibility(table: Table) -> str:
+    """Describe an impossible ratio in the table, such as after a hiccup; "" if there is none."""
+    for depth, cells in table.items():
+        single = cells.get(1)
+        for n, seconds in cells.items():
+            rows = "one row takes" if n == 1 else f"{n} rows take"
+            if single is not None and seconds > MAX_SINGLE_TOKEN_FACTOR * n * single:
+                return f"after {depth} tokens {rows} {seconds / single:.3g} times what one row does"
+            m = min((m for m in cells if m > n), key=cells.__getitem__, default=n)
+            if seconds > cells[m] * (MAX_SINGLE_TOKEN_INVERSION if n == 1 else MAX_INVERSION_FACTOR):
+                return f"after {depth} tokens {rows} {seconds / cells[m]:.3g} times what {m} rows do"
+    return ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 MIN_OUTCOMES = 20  # for a measured acceptance
