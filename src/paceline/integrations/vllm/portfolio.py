@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.integrations.vllm.options import Options, make_drafter
 from paceline.integrations.vllm.requests import RequestTracker, Tokens, TrackedRequest
 from paceline.speculative.interfaces import NO_FEATURES, Budget
-from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.stats import TARGET, Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 

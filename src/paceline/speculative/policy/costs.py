@@ -112,7 +112,7 @@ class CostCells:
         return out
 
     def _seconds(self, bucket: int, n: int) -> float:
-        """Return a cell's cost; a missing one is estimated from other buckets by the ratio of shared cells."""
+        """Return a cell's cost; if missing, an estimate from other buckets by the ratio of shared cells."""
         cells = self.buckets.get(bucket, {})
         if n in cells:
             return cells[n].seconds

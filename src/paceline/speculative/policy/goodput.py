@@ -4,7 +4,7 @@ At the best achievable goodput (`rate`) a set of draft nodes N is worth verifyin
 
     1 + sum of reach probabilities  -  rate * (T_draft(N) + T_verify(1 + |N|, depth))
 
-Reach probabilities are learned (acceptance_model.py) and costs measured (costs.py). The rate is the
+Reach probabilities are learned (acceptance.py) and costs measured (costs.py). The rate is the
 recent goodput, at least that of plain decoding. A node is at most as likely as its parent, so the best n
 nodes are the n likeliest (RowPrices). Requests of one pass compete for its rows in one list. (This is the
 goodput of TurboSpec, arXiv:2406.14066, for single nodes instead of lengths.)
@@ -22,7 +22,7 @@ from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from paceline.speculative.interfaces import NO_BUDGET, Budget
-from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.drafting_summary import DraftingSummary
 from paceline.speculative.policy.goodput_budget import DrafterCalls, GoodputBudget, LossLedger, RowPrices

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.acceptance_model import AcceptanceModel, Recent
+from paceline.speculative.policy.acceptance import AcceptanceModel, Recent
 from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.drafter_value import DrafterValue, confidence_level
 from paceline.speculative.tree import DraftTree
