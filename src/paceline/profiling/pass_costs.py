@@ -11,7 +11,7 @@ from typing import Any
 from paceline.backends.interface import Backend, ModelSetup
 from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, implausibility, measure
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
-from paceline.speculative.policy.drafting_summary import MAX_SHOWN_ROWS, break_even_reason
+from paceline.speculative.policy.ledger import MAX_SHOWN_ROWS, break_even_reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 from paceline.system.home import Warn, to_stderr
 
