@@ -156,7 +156,7 @@ def taught(rate: GoodputPolicy) -> None:
 def dear(rate: GoodputPolicy) -> None:
     """Teach that the draft model pays only where others are unsure, far from the loss limit."""
     taught(rate)
-    rate._ledgers = defaultdict(lambda: LossLedger(lost_seconds=-9.0))  # type: ignore[assignment]
+    rate._ledgers = defaultdict(lambda: LossLedger(rate._drafters, lost_seconds=-9.0))  # type: ignore[assignment]
     rate._drafters.values["model"] = DrafterValue(
         [1.0, 1.0, *[0.0] * 5], seconds=0.3, level_seconds=0.1, calls=9
     )

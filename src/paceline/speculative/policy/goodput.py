@@ -6,7 +6,7 @@ At the best achievable goodput (`rate`) a set of draft nodes N is worth verifyin
 
 Reach probabilities are learned (acceptance.py) and costs measured (costs.py). The rate is the recent goodput,
 at least that of plain decoding. A node is at most as likely as its parent, so the best n nodes are the n
-likeliest (RowPrices). Requests of one pass compete for its rows in one list. (This is the goodput of
+likeliest (PassPrices). Requests of one pass compete for its rows in one list. (This is the goodput of
 TurboSpec, arXiv:2406.14066, for single nodes instead of lengths.)
 
 A drafter is called where that is expected to pay (goodput_budget.py). A request beyond its loss limit
@@ -23,11 +23,12 @@ from weakref import WeakKeyDictionary
 from paceline.speculative.interfaces import NO_BUDGET, Budget
 from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.policy.costs import DecodingCosts
-from paceline.speculative.policy.goodput_budget import GoodputBudget, RowPrices
+from paceline.speculative.policy.goodput_budget import GoodputBudget, PassPrices
 from paceline.speculative.policy.interface import by_reach_probability, within_limits
 from paceline.speculative.policy.ledger import (
     FREE_PASSES,
     SAVINGS_AT_RISK,
+    DrafterCall,
     DrafterLedger,
     DraftingSummary,
     LossLedger,
@@ -78,8 +79,7 @@ class GoodputPolicy:
         self._context_length = 1  # length of the longest sequence
         self._prefill_tokens = 0  # prompt tokens of prefilling requests
         self._fused_prefill = 0  # pending prompt tokens of decoding requests
-        self._prices = RowPrices(1.0, (), 1, 1, 0.0)
-        self._plain_pass = 0.0  # seconds without drafts
+        self._prices = PassPrices()
 
     @property
     def rate(self) -> float:
@@ -91,7 +91,8 @@ class GoodputPolicy:
         try:
             return self._ledgers[request]
         except KeyError:
-            return self._ledgers.setdefault(request, LossLedger(plain_seconds=request.stats.prefill_seconds))
+            ledger = LossLedger(self._drafters, plain_seconds=request.stats.prefill_seconds)
+            return self._ledgers.setdefault(request, ledger)
 
     def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
@@ -108,36 +109,28 @@ class GoodputPolicy:
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
         self._context_length = max([request.context_length for request in requests])
         pace, curve = self.costs.target.pace_factor(end, self._context_length)
-        self._plain_pass = pace * curve[n + prefill_tokens]
+        plain_pass = pace * curve[n + prefill_tokens]
         # The goodput of plain decoding without prefill: the best over fewer requests too, as the cost of some
         # number of rows may be unknown or badly measured.
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace
         if self._seconds > 0.0:
             rate = max(rate, GOODPUT_DISCOUNT * self._tokens / self._seconds)
-        self._prices = RowPrices(pace, curve, rows, end, rate, self._recomputes)
-        self._drafters.calls.clear()
-        credit = FREE_PASSES * self._plain_pass / n + SAVINGS_AT_RISK * max(0.0, self._drafters.saved_seconds)
-        budgets = []
-        for request, m in zip(requests, pending, strict=True):
-            ledger = self.ledger(request)
-            ledger.is_limited, ledger.is_refused = ledger.exceeds(credit), False
-            budgets.append(
-                NO_BUDGET
-                if ledger.exceeds(2.0 * credit)
-                else GoodputBudget(
-                    min(depth, self._max_first_draft),
-                    nodes,
-                    width,
-                    p_split=self._p_split,
-                    prices=self._prices,
-                    plain_pass=self._plain_pass,
-                    draft_costs=self.costs.draft,
-                    pending=m,
-                    ledger=ledger,
-                    drafters=self._drafters,
-                )
+        prices = PassPrices(pace, curve, rows, end, rate, self._recomputes, plain_pass)
+        drafters, ledgers = self._drafters, [self.ledger(request) for request in requests]
+        self._prices, drafters.draft_costs = prices, self.costs.draft
+        drafters.calls.clear()
+        credit = FREE_PASSES * plain_pass / n + SAVINGS_AT_RISK * max(0.0, drafters.saved_seconds)
+        for ledger in ledgers:
+            ledger.is_limited, ledger.is_refused, ledger.call = ledger.exceeds(credit), False, DrafterCall()
+        depth = min(depth, self._max_first_draft)
+        return [
+            NO_BUDGET
+            if ledger.exceeds(2.0 * credit)
+            else GoodputBudget(
+                depth, nodes, width, p_split=self._p_split, prices=prices, ledger=ledger, pending=m
             )
-        return budgets
+            for ledger, m in zip(ledgers, pending, strict=True)
+        ]
 
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
@@ -155,9 +148,10 @@ class GoodputPolicy:
         ):
             is_limited, pending = False, 0
             if isinstance(budget, GoodputBudget):
-                is_limited, pending = budget.ledger.is_limited, budget.pending
-                if budget.call.drafter:
-                    budget.end_call(now, prices.gain(reach_probability, pending))
+                ledger, pending = budget.ledger, budget.pending
+                is_limited = ledger.is_limited
+                if ledger.call.drafter:
+                    ledger.end_call(now, prices.gain(reach_probability, pending))
             if draft.q is not None:
                 rows += len(draft)  # always verified
                 self._drafters.sampling.update(draft.source)
@@ -192,19 +186,19 @@ class GoodputPolicy:
         longest = max([r.context_length - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         # A pass counts at its known cost, so that a hiccup does not distort the value of drafting.
         seconds = costs.seconds(rows, longest)
-        base, extra_rows = self._plain_pass, [step.batch_tokens - 1 for step in steps]
+        base, extra_rows = self._prices.plain_pass, [step.batch_tokens - 1 for step in steps]
         if self._fused_prefill:  # the end of a prompt is no cost of drafts
             extra_rows = [len(step.tree) for step in steps]
             base = costs.seconds(rows - sum(extra_rows), longest)
         extra = (seconds - base) / max(1, sum(extra_rows))  # seconds per drafted or recomputed row
-        plain, drafting, overhead = self._plain_pass / n, 0.0, 0.0
+        plain, drafting, overhead = self._prices.plain_pass / n, 0.0, 0.0
         for ledger, step, more in zip(ledgers, steps, extra_rows, strict=True):
             times = step.times
             drafting += times.draft
             overhead += times.total - times.draft - times.forward
             ledger.plain_seconds += len(step.tokens) * plain
             saved = (len(step.tokens) - 1) * plain
-            self._drafters.lose(ledger, extra * more + min(times.other, plain) - saved)
+            ledger.lose(extra * more + min(times.other, plain) - saved)
         if self._prefill_tokens or self._fused_prefill:  # dominated by prefill
             return
         if all(request.stats.steps > 1 for request in requests):  # first steps include one-time work
@@ -212,12 +206,12 @@ class GoodputPolicy:
             counted = min(overhead, seconds) / n  # per request, without drafting
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         elapsed = seconds + min(drafting + overhead, seconds)
-        self._retry_seconds = min(
-            self._retry_seconds + RETRY_TIME_SHARE * elapsed, RETRY_TOKENS * self._plain_pass
-        )
+        saved_up = self._retry_seconds + RETRY_TIME_SHARE * elapsed
+        self._retry_seconds = min(saved_up, RETRY_TOKENS * self._prices.plain_pass)
         self._tokens = EMA_DECAY * self._tokens + sum([len(step.tokens) for step in steps])
         self._seconds = EMA_DECAY * self._seconds + elapsed
-        self._drafters.add_credit(elapsed)
+        for value in self._drafters.values.values():
+            value.add_credit(elapsed)
 
     def _record_undrafted(self, ledger: LossLedger, step: Step) -> None:
         """Count a step without verification: was there a guess, and was it right?"""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.costs import PassCosts
-from paceline.speculative.policy.ledger import DrafterLedger, DrafterValue, LossLedger, confidence_level
+from paceline.speculative.policy.ledger import DrafterCall, DrafterValue, LossLedger, confidence_level
 from paceline.speculative.tree import DraftTree
 
 LOOKAHEAD_LEVELS = 8  # levels a draft model looks ahead for the next edge of the cost curve
@@ -17,22 +16,30 @@ RECOMPUTED_ROWS = 8  # rows over which the price of a recomputed one is averaged
 NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
 
 
-class RowPrices:
+@dataclass(slots=True)
+class PassPrices:
     """The prices of one pass.
     pace, curve: pass costs (PassCosts.pace_factor).
     rows: rows of the pass without drafts; end: with the longest drafts.
     rate: tokens that a second has to bring.
-    recomputes: a rejected draft leaves accepted tokens to be computed again (rollback="restore")."""
+    recomputes: a rejected draft leaves accepted tokens to be computed again (rollback="restore").
+    plain_pass: seconds without drafts.
+    recompute: price of a row that the next pass computes again, in tokens."""
 
-    __slots__ = ("_min_reach", "curve", "end", "pace", "rate", "recompute", "rows")
+    pace: float = 1.0
+    curve: Sequence[float] = ()
+    rows: int = 1
+    end: int = 1
+    rate: float = 0.0
+    recomputes: bool = False
+    plain_pass: float = 0.0
+    recompute: float = field(init=False, default=0.0)
+    _min_reach: float = field(init=False, default=0.0)
 
-    def __init__(
-        self, pace: float, curve: Sequence[float], rows: int, end: int, rate: float, recomputes: bool = False
-    ) -> None:
-        self.pace, self.curve, self.rows, self.end, self.rate = pace, curve, rows, end, rate
-        self._min_reach = self.recompute = 0.0
-        if recomputes and (more := min(RECOMPUTED_ROWS, end - rows)) > 0:  # tokens per row of a later pass
-            self.recompute = max(0.0, rate * pace * (curve[rows + more] - curve[rows]) / more)
+    def __post_init__(self) -> None:
+        if self.recomputes and (more := min(RECOMPUTED_ROWS, self.end - self.rows)) > 0:
+            row = self.curve[self.rows + more] - self.curve[self.rows]
+            self.recompute = max(0.0, self.rate * self.pace * row / more)
 
     @property
     def min_reach(self) -> float:
@@ -73,45 +80,15 @@ class RowPrices:
         return best, most
 
 
-@dataclass(slots=True)
-class DrafterCall:
-    """The current call of a drafter for one proposal; drafter is "" if there is none.
-    since: time of the call.
-    gain: gain of the draft before the call, in tokens.
-    confidence: see `confidence_level`.
-    has_prefill: the call begins with a long prefill.
-    levels: levels of depth computed so far.
-    minus_reach: negated reach probabilities of the drafted nodes, ascending."""
-
-    drafter: str = ""
-    since: float = 0.0
-    gain: float = 0.0
-    confidence: int = 0
-    has_prefill: bool = False
-    levels: int = 0
-    minus_reach: list[float] = field(default_factory=list)
-
-    def begin(self, drafter: str, since: float, gain: float, confidence: int, has_prefill: bool) -> None:
-        self.drafter, self.since, self.gain = drafter, since, gain
-        self.confidence, self.has_prefill = confidence, has_prefill
-        self.levels, self.minus_reach = 0, []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputBudget(Budget):
     """The budget of one proposal.
-    prices, plain_pass: of the pass, and its seconds without drafts.
-    draft_costs: pass costs of the draft model, if known.
-    pending: tokens that the pass computes before the request's root.
-    ledger: of the request. drafters: shared by all requests."""
+    prices: of the pass. ledger: of the request.
+    pending: tokens that the pass computes before the request's root."""
 
-    prices: RowPrices
-    plain_pass: float
-    draft_costs: PassCosts | None
-    pending: int
+    prices: PassPrices
     ledger: LossLedger
-    drafters: DrafterLedger
-    call: DrafterCall = field(default_factory=DrafterCall)
+    pending: int
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         """Return whether to call a drafter, by the gain of its calls at similar steps."""
@@ -123,8 +100,9 @@ class GoodputBudget(Budget):
         ) or (has_prefill and not self._pays_for_prefill(value.tokens[confidence], value.seconds, behind)):
             self.ledger.is_refused = True
             return False
-        self.drafters.calls[drafter] += 1
-        self.call.begin(drafter, self.drafters.clock(), gain, confidence, has_prefill)
+        drafters = self.ledger.drafters
+        drafters.calls[drafter] += 1
+        self.ledger.call = DrafterCall(drafter, drafters.clock(), gain, confidence, has_prefill)
         return True
 
     def is_due(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
@@ -141,28 +119,28 @@ class GoodputBudget(Budget):
     ) -> tuple[DrafterValue, float, int]:
         """End the current call, and return a drafter's value, the gain of the draft so far, and its
         confidence level. has_prefill: the drafter begins with a long prefill."""
-        drafters, gain, confidence = self.drafters, 0.0, 0
+        drafters, gain, confidence = self.ledger.drafters, 0.0, 0
         now, value = drafters.clock(), drafters.values.get(drafter)
         if value is None:
             value = drafters.values[drafter] = DrafterValue()
-        last = drafters.values.get(self.call.drafter, value)
-        if has_prefill or max(value.seconds, last.seconds) > NEGLIGIBLE_SHARE * self.plain_pass:
+        last = drafters.values.get(self.ledger.call.drafter, value)
+        if has_prefill or max(value.seconds, last.seconds) > NEGLIGIBLE_SHARE * self.prices.plain_pass:
             reach = drafters.acceptance.reach_probabilities(self.ledger.recent_acceptance, draft())
             gain = self.prices.gain(reach, self.pending)
             confidence = confidence_level(max(reach, default=0.0))
-        self.end_call(now, gain)
+        self.ledger.end_call(now, gain)
         return value, gain, confidence
 
     def _must_pay(self, drafter: str, value: DrafterValue) -> bool:
         """Return whether a call of the drafter costs enough that it has to pay."""
-        return value.seconds > NEGLIGIBLE_SHARE * self.plain_pass or (
-            self.ledger.is_limited and (not value.calls or drafter in self.drafters.sampling)
+        return value.seconds > NEGLIGIBLE_SHARE * self.prices.plain_pass or (
+            self.ledger.is_limited and (not value.calls or drafter in self.ledger.drafters.sampling)
         )
 
     def _pays_for_prefill(self, tokens: float, seconds: float, pending: int) -> bool:
         """Return whether missed savings have reached the cost of the prefill. tokens, seconds: of a call.
         This costs at most twice the best choice in hindsight (ski rental, Karlin et al., 1988)."""
-        ledger, costs = self.ledger, self.draft_costs
+        ledger, costs = self.ledger, self.ledger.drafters.draft_costs
         if costs is None:
             return True
         ledger.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
@@ -172,20 +150,9 @@ class GoodputBudget(Budget):
         ledger.missed_seconds = 0.0
         return True
 
-    def end_call(self, now: float, gain: float) -> None:
-        """Record the result of the current call, if any. gain: of the draft now."""
-        call, drafters = self.call, self.drafters
-        if call.drafter:
-            value, seconds = drafters.values[call.drafter], (now - call.since) / drafters.calls[call.drafter]
-            lost = value.update(
-                call.confidence, gain - call.gain, seconds, call.levels, has_prefill=call.has_prefill
-            )
-            drafters.lose(self.ledger, lost)
-            call.drafter = ""
-
     def reach_probability(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         recent = self.ledger.recent_acceptance.get(drafter, 0.0)
-        return parent * self.drafters.acceptance.of(drafter).probability(likely, depth, recent)
+        return parent * self.ledger.drafters.acceptance.of(drafter).probability(likely, depth, recent)
 
     def should_extend(
         self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
@@ -197,8 +164,8 @@ class GoodputBudget(Budget):
         Further nodes are assumed to be as likely as those before."""
         if depth >= self.depth:
             return False
-        call, prices, pending = self.call, self.prices, self.pending
-        value = self.drafters.values.get(call.drafter)
+        call, prices, pending = self.ledger.call, self.prices, self.pending
+        value = self.ledger.drafters.values.get(call.drafter)
         level = 0.0 if value is None else prices.rate * value.level_seconds  # tokens per level
         call.levels = max(call.levels, depth)
         insort(call.minus_reach, -reach_probability)

@@ -73,7 +73,7 @@ class DrafterValue:
         return self.calls < TRIAL_CALLS or self.tokens[confidence] > rate * self.seconds
 
     def update(
-        self, confidence: int, tokens: float, seconds: float, levels: int, *, has_prefill: bool = False
+        self, confidence: int, tokens: float, seconds: float, levels: int, has_prefill: bool = False
     ) -> float:
         """Learn from a call and return the seconds that count.
         has_prefill: the call began with a long prefill, so that its time is not typical."""
@@ -91,50 +91,79 @@ class DrafterValue:
 
 
 @dataclass
-class LossLedger:
-    """The gains and losses of one request.
-    recent_acceptance: by drafter.
-    lost_seconds: time of drafts beyond what they saved.
-    plain_seconds: time of the prompt, and of plain decoding of the same tokens.
-    missed_seconds: time a drafter with pending tokens might have saved since its last call.
-    is_limited: the current pass began beyond the loss limit.
-    is_refused: a drafter was not called in the current pass."""
-
-    recent_acceptance: Recent = field(default_factory=dict)
-    lost_seconds: float = 0.0
-    plain_seconds: float = 0.0
-    missed_seconds: float = 0.0
-    is_limited: bool = False
-    is_refused: bool = False
-
-    def exceeds(self, credit: float) -> bool:
-        """Return whether the loss exceeds its share of the plain time plus `credit` seconds."""
-        return self.lost_seconds > MAX_LOSS_SHARE * self.plain_seconds + credit
-
-
-@dataclass
 class DrafterLedger:
     """What is known of all drafters.
+    draft_costs: pass costs of the draft model, if known.
     values: by drafter. sampling: drafters whose drafts must be verified whole.
     saved_seconds: by all drafts.
     calls: requests of the current pass by drafter."""
 
     acceptance: AcceptanceModel
     clock: Callable[[], float]
+    draft_costs: PassCosts | None = None
     values: dict[str, DrafterValue] = field(default_factory=dict)
     sampling: set[str] = field(default_factory=set)
     saved_seconds: float = 0.0
     calls: Counter[str] = field(default_factory=Counter)
 
-    def lose(self, ledger: LossLedger, seconds: float) -> None:
-        """Record the loss of one request's draft; negative if it saved time."""
-        ledger.lost_seconds += seconds
-        self.saved_seconds -= seconds
 
-    def add_credit(self, seconds: float) -> None:
-        """Credit the elapsed seconds to all drafters."""
-        for value in self.values.values():
-            value.add_credit(seconds)
+@dataclass(slots=True)
+class DrafterCall:
+    """The last call of a drafter in the current proposal; drafter is "" if it has ended, or there was none.
+    since: time of the call.
+    gain: gain of the draft before the call, in tokens.
+    confidence: see `confidence_level`.
+    has_prefill: the call begins with a long prefill.
+    levels: levels of depth computed so far.
+    minus_reach: negated reach probabilities of the drafted nodes, ascending."""
+
+    drafter: str = ""
+    since: float = 0.0
+    gain: float = 0.0
+    confidence: int = 0
+    has_prefill: bool = False
+    levels: int = 0
+    minus_reach: list[float] = field(default_factory=list)
+
+
+@dataclass
+class LossLedger:
+    """The gains and losses of one request.
+    drafters: shared by all requests.
+    recent_acceptance: by drafter.
+    lost_seconds: time of drafts beyond what they saved.
+    plain_seconds: time of the prompt, and of plain decoding of the same tokens.
+    missed_seconds: time a drafter with pending tokens might have saved since its last call.
+    is_limited: the current pass began beyond the loss limit.
+    is_refused: a drafter was not called in the current pass.
+    call: of a drafter, in the current pass."""
+
+    drafters: DrafterLedger
+    recent_acceptance: Recent = field(default_factory=dict)
+    lost_seconds: float = 0.0
+    plain_seconds: float = 0.0
+    missed_seconds: float = 0.0
+    is_limited: bool = False
+    is_refused: bool = False
+    call: DrafterCall = field(default_factory=DrafterCall)
+
+    def end_call(self, now: float, gain: float) -> None:
+        """Record the result of the current call, if any. gain: of the draft now."""
+        call, drafters = self.call, self.drafters
+        if call.drafter:
+            gained, seconds = gain - call.gain, (now - call.since) / drafters.calls[call.drafter]
+            value = drafters.values[call.drafter]
+            self.lose(value.update(call.confidence, gained, seconds, call.levels, call.has_prefill))
+            call.drafter = ""
+
+    def lose(self, seconds: float) -> None:
+        """Record the loss of a draft; negative if it saved time."""
+        self.lost_seconds += seconds
+        self.drafters.saved_seconds -= seconds
+
+    def exceeds(self, credit: float) -> bool:
+        """Return whether the loss exceeds its share of the plain time plus `credit` seconds."""
+        return self.lost_seconds > MAX_LOSS_SHARE * self.plain_seconds + credit
 
 
 @dataclass(frozen=True)
