@@ -29,7 +29,7 @@ Draft = tuple[list[int], list[float]]  # a chain, and the probability that it is
 class ConfidenceBudget(Budget):
     """A budget that calls another drafter only if no earlier drafter is confident of the next token."""
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         return max(draft().reach_probability, default=0.0) < CONFIDENT_PROBABILITY
 
 

@@ -82,8 +82,8 @@ class CostCells:
     def rows(self) -> tuple[int, ...]:
         return tuple(sorted({n for cells in self.buckets.values() for n in cells}))
 
-    def curve(self, bucket: int, most: int) -> list[float]:
-        """Return the seconds of a pass by rows, from 0 to `most`.
+    def curve(self, bucket: int, limit: int) -> list[float]:
+        """Return the seconds of a pass by rows, from 0 to `limit`.
         Beyond the measured rows the curve is a line with the slope of the upper half, at least half the mean
         cost per row: real passes correct a low guess, not a high one."""
         curve, last = [0.0], 0
@@ -95,7 +95,7 @@ class CostCells:
             last = n
         before = max((n for n in self.rows if 2 * n <= last), default=0)
         slope = max((curve[last] - curve[before]) / (last - before), curve[last] / (2 * last))
-        curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
+        curve += [curve[last] + slope * i for i in range(1, limit - last + 1)]
         return curve
 
     def _plausible(self, bucket: int) -> list[tuple[int, float, int]]:
@@ -191,19 +191,19 @@ class PassCosts:
         Rows that were not measured cost as much as the next larger number, to which a pass can be padded."""
         return self._curve(context_bucket(depth), rows)[rows] * self._pace
 
-    def curve(self, most: int, depth: int) -> list[float]:
-        """Return the seconds of 0 to `most` rows."""
-        pace, shape = self.pace_factor(most, depth)
-        return [s * pace for s in shape[: most + 1]]
+    def curve(self, limit: int, depth: int) -> list[float]:
+        """Return the seconds of 0 to `limit` rows."""
+        pace, shape = self.pace_factor(limit, depth)
+        return [s * pace for s in shape[: limit + 1]]
 
-    def pace_factor(self, most: int, depth: int) -> tuple[float, list[float]]:
+    def pace_factor(self, limit: int, depth: int) -> tuple[float, list[float]]:
         """Return the pace and the curve at pace 1, which may be longer and must not be changed."""
-        return self._pace, self._curve(context_bucket(depth), most)
+        return self._pace, self._curve(context_bucket(depth), limit)
 
-    def _curve(self, bucket: int, most: int) -> list[float]:
+    def _curve(self, bucket: int, limit: int) -> list[float]:
         curve = self._curves.get(bucket)
-        if curve is None or len(curve) <= most:
-            curve = self._curves[bucket] = self._cells.curve(bucket, most)
+        if curve is None or len(curve) <= limit:
+            curve = self._curves[bucket] = self._cells.curve(bucket, limit)
         return curve
 
     def update(self, rows: int, depth: int, seconds: float) -> None:

@@ -25,14 +25,7 @@ from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.goodput_budget import GoodputBudget, PassPrices
 from paceline.speculative.policy.interface import by_reach_probability, within_limits
-from paceline.speculative.policy.ledger import (
-    FREE_PASSES,
-    SAVINGS_AT_RISK,
-    DrafterCall,
-    DrafterLedger,
-    DraftingSummary,
-    LossLedger,
-)
+from paceline.speculative.policy.ledger import DrafterLedger, DraftingSummary, LossLedger
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree
@@ -61,7 +54,7 @@ class GoodputPolicy:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.costs = costs
-        self._most, self._p_split = (depth, nodes, width), p_split
+        self._limits, self._p_split = (depth, nodes, width), p_split
         self._clock = clock
         self._recomputes = False  # whether rejected drafts were seen to leave tokens to compute again
         self.forget()
@@ -95,15 +88,14 @@ class GoodputPolicy:
             return self._ledgers.setdefault(request, ledger)
 
     def budget(self, requests: Sequence[ActiveRequest], prefill_tokens: int = 0) -> Sequence[Budget]:
-        depth, nodes, width = self._most
+        depth, nodes, width = self._limits
         n = len(requests)
         self._prefill_tokens = prefill_tokens
         pending = [request.session.pending_tokens for request in requests]
         self._fused_prefill, all_pending = 0, sum(pending)
         if all_pending:
-            self._fused_prefill = sum(
-                [m for m, r in zip(pending, requests, strict=True) if not r.stats.steps]
-            )
+            prompts = [m for m, r in zip(pending, requests, strict=True) if not r.stats.steps]
+            self._fused_prefill = sum(prompts)
             self._recomputes = self._recomputes or all_pending > self._fused_prefill
         rows = n + prefill_tokens + all_pending
         end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
@@ -119,9 +111,9 @@ class GoodputPolicy:
         drafters, ledgers = self._drafters, [self.ledger(request) for request in requests]
         self._prices, drafters.draft_costs = prices, self.costs.draft
         drafters.calls.clear()
-        credit = FREE_PASSES * plain_pass / n + SAVINGS_AT_RISK * max(0.0, drafters.saved_seconds)
+        credit = drafters.credit(plain_pass / n)
         for ledger in ledgers:
-            ledger.is_limited, ledger.is_refused, ledger.call = ledger.exceeds(credit), False, DrafterCall()
+            ledger.begin_pass(credit)
         depth = min(depth, self._max_first_draft)
         return [
             NO_BUDGET

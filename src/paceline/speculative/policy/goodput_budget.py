@@ -71,13 +71,13 @@ class PassPrices:
         """Return how many nodes to verify in a pass with `rows` other rows, and their gain in tokens.
         Every number is tried, as the curve has steps. minus_gain: by node, the likeliest first."""
         curve, price = self.curve, self.rate * self.pace  # in tokens per unit of the curve
-        best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
+        best, largest, gained, base = 0, 0.0, 0.0, price * curve[rows]
         for n, s in enumerate(minus_gain[: self.end - rows], 1):
             gained -= s
             gain = gained + base - price * curve[rows + n]
-            if gain > most:
-                best, most = n, gain
-        return best, most
+            if gain > largest:
+                best, largest = n, gain
+        return best, largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +90,22 @@ class GoodputBudget(Budget):
     ledger: LossLedger
     pending: int
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         """Return whether to call a drafter, by the gain of its calls at similar steps."""
-        has_prefill = behind > MAX_CHEAP_CATCH_UP
+        has_prefill = pending_prefill > MAX_CHEAP_CATCH_UP
         value, gain, confidence = self._assess(drafter, draft, has_prefill)
-        if (
-            self._must_pay(drafter, value)
-            and (self.ledger.is_limited or not value.should_call(confidence, self.prices.rate))
-        ) or (has_prefill and not self._pays_for_prefill(value.tokens[confidence], value.seconds, behind)):
-            self.ledger.is_refused = True
+        ledger, drafters = self.ledger, self.ledger.drafters
+        due = not self._must_pay(drafter, value) or (
+            not ledger.is_limited and value.should_call(confidence, self.prices.rate)
+        )
+        if not due or (
+            has_prefill
+            and not self._pays_for_prefill(value.tokens[confidence], value.seconds, pending_prefill)
+        ):
+            ledger.is_refused = True
             return False
-        drafters = self.ledger.drafters
         drafters.calls[drafter] += 1
-        self.ledger.call = DrafterCall(drafter, drafters.clock(), gain, confidence, has_prefill)
+        ledger.call = DrafterCall(drafter, drafters.clock(), gain, confidence, has_prefill)
         return True
 
     def is_due(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
@@ -144,8 +147,8 @@ class GoodputBudget(Budget):
         if costs is None:
             return True
         ledger.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
-        most = costs.max_batch_tokens
-        if ledger.missed_seconds < pending * costs.seconds(most, pending) / most:
+        rows = costs.max_batch_tokens
+        if ledger.missed_seconds < pending * costs.seconds(rows, pending) / rows:
             return False
         ledger.missed_seconds = 0.0
         return True

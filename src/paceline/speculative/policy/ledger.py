@@ -106,6 +106,10 @@ class DrafterLedger:
     saved_seconds: float = 0.0
     calls: Counter[str] = field(default_factory=Counter)
 
+    def credit(self, plain_seconds: float) -> float:
+        """Return the seconds that a request may lose beyond its share. plain_seconds: its part of a pass."""
+        return FREE_PASSES * plain_seconds + SAVINGS_AT_RISK * max(0.0, self.saved_seconds)
+
 
 @dataclass(slots=True)
 class DrafterCall:
@@ -146,6 +150,9 @@ class LossLedger:
     is_limited: bool = False
     is_refused: bool = False
     call: DrafterCall = field(default_factory=DrafterCall)
+
+    def begin_pass(self, credit: float) -> None:
+        self.is_limited, self.is_refused, self.call = self.exceeds(credit), False, DrafterCall()
 
     def end_call(self, now: float, gain: float) -> None:
         """Record the result of the current call, if any. gain: of the draft now."""
