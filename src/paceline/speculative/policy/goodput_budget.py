@@ -98,10 +98,7 @@ class GoodputBudget(Budget):
         due = not self._must_pay(drafter, value) or (
             not ledger.is_limited and value.should_call(confidence, self.prices.rate)
         )
-        if not due or (
-            has_prefill
-            and not self._pays_for_prefill(value.tokens[confidence], value.seconds, pending_prefill)
-        ):
+        if not due or (has_prefill and not self._pays_for_prefill(value, confidence, pending_prefill)):
             ledger.is_refused = True
             return False
         drafters.calls[drafter] += 1
@@ -140,13 +137,13 @@ class GoodputBudget(Budget):
             self.ledger.is_limited and (not value.calls or drafter in self.ledger.drafters.sampling)
         )
 
-    def _pays_for_prefill(self, tokens: float, seconds: float, pending: int) -> bool:
-        """Return whether missed savings have reached the cost of the prefill. tokens, seconds: of a call.
+    def _pays_for_prefill(self, value: DrafterValue, confidence: int, pending: int) -> bool:
+        """Return whether missed savings have reached the cost of the prefill.
         This costs at most twice the best choice in hindsight (ski rental, Karlin et al., 1988)."""
         ledger, costs = self.ledger, self.ledger.drafters.draft_costs
         if costs is None:
             return True
-        ledger.missed_seconds += max(0.0, tokens / self.prices.rate - seconds)
+        ledger.missed_seconds += max(0.0, value.tokens[confidence] / self.prices.rate - value.seconds)
         rows = costs.max_batch_tokens
         if ledger.missed_seconds < pending * costs.seconds(rows, pending) / rows:
             return False
