@@ -85,8 +85,8 @@ class Calibrator:
     def update(self, x: float, depth: int, y: float, accepted: bool) -> float:
         """Learn the outcome of one guess whose parent was accepted. Return the logit predicted before."""
         weights, curvature = self.weights, self._curvature
-        place = 1 + (depth if depth < N_POSITIONS else N_POSITIONS)
-        z = weights[0] * x + weights[1] * y + weights[place]
+        i = 1 + (depth if depth < N_POSITIONS else N_POSITIONS)
+        z = weights[0] * x + weights[1] * y + weights[i]
         p = sigmoid(z)
         if (z >= MAX_PREDICTED_LOGIT and accepted) or (z <= -MAX_PREDICTED_LOGIT and not accepted):
             return z  # saturated: growing weights would only have to be unlearned
@@ -100,9 +100,9 @@ class Calibrator:
             c = DECAY * curvature[1] + variance * y * y
             curvature[1] = c = c if c > 1.0 else 1.0
             weights[1] += step * y / c
-        c = DECAY * curvature[place] + variance
-        curvature[place] = c = c if c > 1.0 else 1.0
-        weights[place] += step / c
+        c = DECAY * curvature[i] + variance
+        curvature[i] = c = c if c > 1.0 else 1.0
+        weights[i] += step / c
         return z
 
 
@@ -203,8 +203,9 @@ def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
     """Return the parents below which several drafters propose guesses."""
     proposer: dict[int, str] = {}
     out: set[int] = set()
-    for who, parent in zip(votes, parents, strict=True):
-        if len(who) > 1 or proposer.setdefault(parent, who[0][0]) != who[0][0]:
+    for proposers, parent in zip(votes, parents, strict=True):
+        first = proposers[0][0]
+        if len(proposers) > 1 or proposer.setdefault(parent, first) != first:
             out.add(parent)
     return out
 

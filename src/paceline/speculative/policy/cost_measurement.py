@@ -47,8 +47,8 @@ def measure(
     Expensive rows and contexts that do not fit are left out, but one row is measured three times and two rows
     once. Uses one session and leaves nothing in the target's cache."""
     caps = target.caps
-    most = min(caps.max_batch_tokens, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
-    rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= most]
+    limit = min(caps.max_batch_tokens, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
+    rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= limit]
     deepest = max(1, caps.n_ctx - rows[-1])
     with closing(PassTimer(target, clock)) as timer:
         measurement = _Measurement(timer, seconds, clock, progress)
@@ -135,16 +135,18 @@ class _Measurement:
             deeper = [d for d in deeper if rate * (d - timer.context_length) < self._left() / 2]
             filling = rate * (deeper[-1] - timer.context_length) if deeper else 0.0
             share = (self._left() - filling) / (1 + len(deeper))
-            place = timer.context_length
-            samples = self._sample(rows, self._clock() + share, quick if place == start else {})
+            length = timer.context_length
+            samples = self._sample(rows, self._clock() + share, quick if length == start else {})
             # The median: a minimum would favour what was measured most.
-            table[place] = {n: median_low(some) for n, some in sorted(samples.items())}
-            counts[place] = {n: len(some) for n, some in samples.items()}
-            often = [_timing_jitter(some) for some in samples.values() if len(some) >= MIN_JITTER_SAMPLES]
-            noise = max(noise, _timing_jitter(samples[1]), median(often) if often else 1.0)
+            table[length] = {n: median_low(taken) for n, taken in sorted(samples.items())}
+            counts[length] = {n: len(taken) for n, taken in samples.items()}
+            jitters = [
+                _timing_jitter(taken) for taken in samples.values() if len(taken) >= MIN_JITTER_SAMPLES
+            ]
+            noise = max(noise, _timing_jitter(samples[1]), median(jitters) if jitters else 1.0)
             if deeper:
                 rate = self._deepen(deeper[0], self._left(), rate)
-            if context_bucket(timer.context_length) <= context_bucket(place):
+            if context_bucket(timer.context_length) <= context_bucket(length):
                 return PassCosts(table, noise, counts)
 
     def _left(self) -> float:
@@ -193,14 +195,14 @@ def _priority(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     The smallest is measured first."""
     taken, plausible = samples.get(n, ()), _plausible(n, samples)
     may_be_hiccup = len(taken) == 1 and taken[0] > plausible
-    few = len(taken) < MIN_SAMPLES.get(n, 1) or may_be_hiccup
-    weight = (2 if n in PRIORITY_TOKEN_COUNTS else 1) * (FIRST_SAMPLE_PRIORITY if few else 1)
+    is_uncertain = len(taken) < MIN_SAMPLES.get(n, 1) or may_be_hiccup
+    weight = (2 if n in PRIORITY_TOKEN_COUNTS else 1) * (FIRST_SAMPLE_PRIORITY if is_uncertain else 1)
     return (len(taken) + 1) * plausible / weight
 
 
 def _plausible(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     """Return an upper limit of a pass: the cost of more rows, or in proportion that of fewer."""
-    return min((median_low(some) * max(1.0, n / m) for m, some in samples.items()), default=0.0)
+    return min((median_low(taken) * max(1.0, n / m) for m, taken in samples.items()), default=0.0)
 
 
 def _timing_jitter(samples: Sequence[float]) -> float:
