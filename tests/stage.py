@@ -20,7 +20,7 @@ from paceline.bench.replay.simulated import VirtualClock
 from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start_request
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest

@@ -10,7 +10,7 @@ from arrivals import Conversation, Replica, Served, poisson
 from paceline.backends.recorded import Recording, numeric_vocab
 from paceline.bench.method import parse_all
 from paceline.bench.replay.replay import ReplayContext
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 
 PASS = 0.125  # seconds; sums of eighths are exact
 VOCAB = numeric_vocab(1000)

@@ -22,7 +22,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.settings import Drafting
 from paceline.speculative.interfaces import Drafter
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.tree import chain
 
 V = 4

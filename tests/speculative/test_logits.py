@@ -26,7 +26,7 @@ from paceline.speculative.errors import LogitsError, ModelError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.sampling import Sampling, adjust_logits, argmax, filter_top_k, target_distribution

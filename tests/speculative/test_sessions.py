@@ -15,7 +15,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Drafter, Target
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.sessions import DerivedSession, ResumableSession, TreeSession
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from sum_model import N_CTX, SumTarget

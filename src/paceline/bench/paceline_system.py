@@ -21,7 +21,7 @@ from paceline.plan import resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import Drafting, LoadOptions
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
 from paceline.storage.corpora import Corpora

@@ -25,7 +25,7 @@ from paceline.report import hardware as hardware_report
 from paceline.report.advice import write_kinds
 from paceline.settings import PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import MissingExtraError
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.system.home import to_stderr
 
 Tick = Callable[[str], None]

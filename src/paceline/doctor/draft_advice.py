@@ -12,7 +12,7 @@ from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.family import family_of
 from paceline.models.names import VIEW_PREFIX, is_view
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 from paceline.speculative.validation import unknown
 

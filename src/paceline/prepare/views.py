@@ -20,7 +20,7 @@ from paceline.profiling.pass_costs import costs_of
 from paceline.settings import PLAIN, LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import speedup
 from paceline.speculative.tree import chain
 from paceline.storage.variants import CachedView, store_view
