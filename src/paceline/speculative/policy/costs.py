@@ -57,10 +57,6 @@ def context_bucket(depth: int) -> int:
     return bisect_left(CONTEXT_BUCKET_EDGES, depth)
 
 
-def is_valid_seconds(seconds: float) -> bool:
-    return MIN_SECONDS <= seconds <= MAX_SECONDS
-
-
 @dataclass(slots=True)
 class CostCell:
     """The cost of passes of one size.
@@ -208,7 +204,7 @@ class PassCosts:
 
     def update(self, rows: int, depth: int, seconds: float) -> None:
         """Learn from one real pass; implausible times are ignored."""
-        if not is_valid_seconds(seconds) or rows < 1:
+        if not MIN_SECONDS <= seconds <= MAX_SECONDS or rows < 1:
             return
         self._observed += 1
         bucket, recent = context_bucket(depth), self._recent
@@ -295,7 +291,8 @@ def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
     """Raise UsageError for impossible measurements."""
     numbers = [(n, s) for cells in table.values() for n, s in cells.items()]
     counts = [k for some in (samples or {}).values() for k in some.values()]
-    if not all(isinstance(n, int) and 1 <= n <= MAX_TABLE_ROWS and is_valid_seconds(s) for n, s in numbers):
+    sizes_valid = all(isinstance(n, int) and 1 <= n <= MAX_TABLE_ROWS for n, _ in numbers)
+    if not sizes_valid or not all(MIN_SECONDS <= s <= MAX_SECONDS for _, s in numbers):
         raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MAX_TABLE_ROWS:,} rows")
     if all(n != 1 for n, _ in numbers):
         raise UsageError("what a pass of one row costs is missing: measure again (paceline doctor)")
