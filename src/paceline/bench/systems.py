@@ -28,8 +28,7 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Parse KIND or KIND=WHERE, each as (kind, where). Raises UsageError, and PeerError for a missing
     program."""
-    from paceline.bench.baselines.llama_programs import find_program
-    from paceline.bench.baselines.llama_server import find_server
+    from paceline.bench.baselines.llama_server import find_program, find_server
 
     out: list[tuple[str, str]] = []
     for text in texts:

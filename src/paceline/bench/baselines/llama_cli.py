@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.llama_programs import (
+from paceline.bench.baselines.llama_server import (
     draft_arguments,
     find_program,
     greedy_arguments,
