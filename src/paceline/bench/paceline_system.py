@@ -52,8 +52,7 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
         self.memory = self.draft_memory = 0
 
     def llm(self, method: Method) -> LLM:
-        """Return the target with the drafters of a method. Raises VocabError and UsageError as `load`
-        does."""
+        """Return the target with the drafters of a method. Raises as `load` does."""
         drafting, target = method.drafting, self.plain.target
         draft = self._load_draft(self._draft_path) if self._draft_path and method.uses_draft else None
         costs = self._pass_costs(draft) if drafting.policy == "rate" else None
@@ -80,15 +79,12 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
             self.draft_memory = max(0, resident() - before)
         return self._draft
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for drafted, costs in self._costs.items():
             save(self.plain.target, self._draft if drafted else None, costs)
         if self._draft is not None:
             self._draft.close()
         self.plain.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def resident() -> int:

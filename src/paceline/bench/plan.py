@@ -64,8 +64,7 @@ class BenchPlan:
             paths = [(form, _absolute(path)) for form, path in forms]
             suite = ",".join(f"{form}:{path}" if form else path for form, path in paths)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
-        plain = {it.name: getattr(self, it.name) for it in fields(self)}
-        return plain | changed | {"sampling": asdict(self.sampling)}
+        return vars(self) | changed | {"sampling": asdict(self.sampling)}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:

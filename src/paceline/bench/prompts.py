@@ -21,8 +21,8 @@ class RequestBuilder:
         self._sampling, self._seed = sampling, seed
 
     def ask(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
-        """Return the request of `item`. answers: by id of earlier items. Raises UsageError if the request
-        does not fit the context, or an earlier answer is missing."""
+        """Return the request of `item`. answers: by id of earlier items. Raises UsageError if it does not fit
+        the context."""
         tokens = encode_item(self._llm, item, fill_messages(item, answers))
         target, n = self._llm.target, item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:

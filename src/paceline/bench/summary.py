@@ -63,9 +63,8 @@ def bootstrap_ratios(
 ) -> list[Interval]:
     """Return ratios of sums, each with its 95% interval.
 
-    columns: measured numbers, one in each for every answer. groups: the item or conversation of each answer.
-    ratios: functions of the columns' sums. The percentile bootstrap resamples whole groups, since the answers
-    of one are not independent."""
+    columns: each with a number for every answer. groups: the item or conversation of each answer. ratios: of
+    the columns' sums. The percentile bootstrap resamples whole groups, whose answers are not independent."""
     numbers = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     table = np.zeros((len(numbers), len(columns)))
     np.add.at(table, [numbers[group] for group in groups], np.array(columns, dtype=np.float64).T)
@@ -96,8 +95,7 @@ def summarize(
 ) -> list[BenchResult]:
     """Return a result for each category and system, then one for each system over several categories.
 
-    rows: of each system its name, verdict and memory (Contestant.row). plain: the system that is the base of
-    speedups."""
+    rows: of each system (Contestant.row). plain: the base of speedups."""
     categories = list(dict.fromkeys(group.category for group in groups))
     parts = [(category, [g for g in groups if g.category == category]) for category in categories]
     if len(categories) != 1:

@@ -13,8 +13,7 @@ Measurement = dict[str, Any]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A request. tokens: the prompt in the target's tokens. prompt: its text, for programs without token
-    input. ignore_eos: always decode max_tokens."""
+    """A request. prompt: for programs without token input. ignore_eos: always decode max_tokens."""
 
     prompt: str
     tokens: tuple[int, ...]

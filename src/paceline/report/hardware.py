@@ -41,7 +41,6 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
 
 
 def not_read(errors: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the lines of errors, of which the first has a name."""
     return [("not read" if i == 0 else "", printable(text)) for i, text in enumerate(errors)]
 
 

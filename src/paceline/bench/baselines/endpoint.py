@@ -26,7 +26,6 @@ from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
 
-BUFFER = 65536
 MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a stream
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
 OVERHEAD = 160  # bytes of memory per piece
@@ -125,7 +124,7 @@ class Endpoint:
         """Return the pieces of an answer of at most `limit` bytes, each with its arrival time."""
         pieces: list[tuple[float, bytes]] = []
         last_data, room = perf_counter(), limit
-        while piece := response.read1(BUFFER):
+        while piece := response.read1(65536):
             now = perf_counter()
             pieces.append((now - began, piece))
             room -= len(piece) + OVERHEAD

@@ -158,17 +158,11 @@ def load(path: Path) -> tuple[Any, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings, log messages and progress bars of transformers."""
+    """Suppress warnings; log messages and progress bars of transformers stay off."""
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -72,8 +72,7 @@ class LlamaProgram:
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer with up to n_draft more tokens than requested, since the programs check their limit between
-        steps. ignore_eos forbids the end token, which differs slightly from continuing after it. Raises
-        PeerError if the program fails."""
+        steps. ignore_eos forbids the end token, which differs slightly from continuing after it."""
         need = len(ask.tokens) + ask.max_tokens + self._n_draft + 4
         if need > self._n_ctx:
             raise PeerError(
@@ -96,11 +95,8 @@ class LlamaProgram:
     def _request(self, ask: BenchRequest, prompt: Path) -> list[str]:
         n_predict = max(1, ask.max_tokens - 1)  # it stops after exceeding it
         out = ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
-        if len(ask.tokens) > BATCH:
-            out += ["-b", str(len(ask.tokens))]
-        if ask.ignore_eos:
-            out.append("--ignore-eos")
-        return [*out, *greedy_arguments(ask.sampling)]
+        out += ["-b", str(len(ask.tokens))] if len(ask.tokens) > BATCH else []
+        return [*out, *["--ignore-eos"] * ask.ignore_eos, *greedy_arguments(ask.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""

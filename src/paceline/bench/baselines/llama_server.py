@@ -32,6 +32,8 @@ LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 # Our drafters -> llama.cpp's speculation types.
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple"}
 SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
+# Fields of Sampling, of /completion and, with hyphens, flags.
+PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty")
 SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
 
 
@@ -54,8 +56,7 @@ class CompletionEnd(BaseModel):
 
 
 def find_server(where: str | None = None) -> tuple[str, ...]:
-    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH. Raises
-    PeerError if there is none."""
+    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH."""
     if where == XLLAMACPP:
         if find_spec(XLLAMACPP) is None:
             raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
@@ -187,26 +188,20 @@ def request(ask: BenchRequest) -> dict[str, Any]:
         "stop": [],
         "samplers": ["penalties"] * sampling.penalised + ["top_k" if sampling.greedy else "temperature"],
         "top_k": 1,
-        "temperature": sampling.temperature,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repeat_last_n": sampling.repeat_last_n,
+        **{name: getattr(sampling, name) for name in ("temperature", *PENALTIES)},
         # JSON has no infinity; `false` forbids a token.
         "logit_bias": [[t, False if b == -float("inf") else b] for t, b in sampling.logit_bias.items()],
     }
 
 
 def spec_types(method: str) -> tuple[str, ...]:
-    """Return llama.cpp's names of a method: our name, llama.cpp's, or a comma-separated list; none for
-    plain."""
+    """Return llama.cpp's names of a method: ours, its own, or a comma-separated list; none for plain."""
     names = [name.strip() for name in method.split(",")]
     return tuple(TYPES.get(name, name) for name in names if name not in ("plain", "none"))
 
 
 def find_program(path: str, advice: str = "") -> str:
-    """Return the absolute path of a program of llama.cpp. advice: for one that is missing. Raises
-    PeerError."""
+    """Return the absolute path of a program. advice: for one that is missing. Raises PeerError."""
     if (program := shutil.which(path)) is None:
         ways = ", ".join(filter(None, [f"as in --peer {Path(path).name}=PATH", "put it on PATH", advice]))
         raise PeerError(
@@ -261,9 +256,7 @@ def greedy_arguments(sampling: Sampling) -> list[str]:
     """Return the flags of greedy decoding with the penalties and biases of `sampling`."""
     flags: dict[str, Any] = {"--temp": 0.0}
     if sampling.penalised:
-        flags |= {"--repeat-last-n": sampling.repeat_last_n, "--repeat-penalty": sampling.repeat_penalty}
-        flags |= {"--presence-penalty": sampling.presence_penalty}
-        flags |= {"--frequency-penalty": sampling.frequency_penalty}
+        flags |= {f"--{name.replace('_', '-')}": getattr(sampling, name) for name in PENALTIES}
     out = [word for name, value in flags.items() for word in (name, f"{value:g}")]
     for token, bias in sampling.logit_bias.items():
         out += ["-l", f"{token}{bias:+g}"]

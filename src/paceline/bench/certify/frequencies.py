@@ -70,8 +70,7 @@ def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
 
 
 def log_gamma(x: Any) -> Any:
-    """Return log gamma by Stirling's series at x + 8 and the recurrence, since math.lgamma is not
-    vectorised."""
+    """Return log gamma, vectorised, by Stirling's series at x + 8 and the recurrence."""
     above = x + 8.0
     series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
     series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)

@@ -181,8 +181,7 @@ def detectable_shift(loop: SamplingSetup, context: Context) -> tuple[float, ...]
 
 
 def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
-    """Return the distribution of the first drafted token: one-hot if deterministic, None if nothing is
-    drafted."""
+    """Return the distribution of the first drafted token, one-hot if deterministic; None without a draft."""
     loop.place.at = context.row
     budget = loop.budget.limited_to(1, loop.budget.nodes, loop.budget.width)
     state = loop.drafter.open(context.tokens, 0)

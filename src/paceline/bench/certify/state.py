@@ -67,8 +67,7 @@ def check_state(
     seed: int,
     tick: Callable[[], None],
 ) -> StateCheck:
-    """Walk `sequences` times along the texts, each time comparing the last row, or all rows of a target with
-    equal rows."""
+    """Walk `sequences` times along the texts, comparing the last row, or all of a target with equal rows."""
     random = np.random.default_rng([seed, 3])
     nearest: StateCheck | None = None
     tokens = rows = 0

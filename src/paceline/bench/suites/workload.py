@@ -68,6 +68,7 @@ def load(text: str) -> list[Item]:
     A file has our fields (see Item), or the questions of Spec-Bench or SPEED-Bench; FORM:FILE names its form.
     Raises UsageError with file and line."""
     out: dict[str, Item] = {}
+    sessions: dict[str, tuple[str, ...]] = {}  # ids of their items so far
     for part in suite_names(text):
         if is_file(part):
             form, path = split_format(part)
@@ -77,12 +78,9 @@ def load(text: str) -> list[Item]:
         else:
             raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
         for item in items:
-            if out.setdefault(item.id, item) is not item:
+            if item.id in out:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
-    sessions: dict[str, tuple[str, ...]] = {}
-    for item in out.values():
-        if item.session:
-            earlier = sessions.get(item.session, ())
+            earlier = sessions.get(item.session, ()) if item.session else ()
             out[item.id] = replace(item, earlier=earlier)
             sessions[item.session] = (*earlier, item.id)
     return list(out.values())
@@ -142,8 +140,7 @@ def filter_size(items: Sequence[Item], size: str) -> list[Item]:
 
 
 def sample_items(items: Sequence[Item], n: int) -> list[Item]:
-    """Return at most n items in order, spread evenly over and within categories. A session is included from
-    its start."""
+    """Return at most n items in order, spread over and within categories; of a session, the first ones."""
     sample = {item.id for item in islice(interleaved(items), n)}
     return [item for item in items if item.id in sample]
 
