@@ -49,7 +49,6 @@ def facts_of(target: Path) -> ModelFacts | None:
 @dataclass
 class BenchRecord:
     """The results of a bench.
-
     run: its number in the history. skipped: reasons of items that were not measured. reading: tokens and
     seconds of prefills. lost: error of a failed write to the history."""
 
@@ -92,7 +91,6 @@ def unwatched(_: Mapping[str, int]) -> AbstractContextManager[Tick]:
 
 class Bench:
     """A bench from its plan to its record.
-
     history: stores measurements as they come. run: a stored run to continue. watch: called with the amount of
     work of each phase. recorder: records the plain answers. Raises UsageError for a plan that cannot be run
     and PeerError for a missing program, before anything is loaded."""

@@ -64,7 +64,6 @@ NOT_CHECKED = GateVerdict(False, "not checked to the end")
 @dataclass
 class Contestant:
     """A system in a bench with its gate results.
-
     budget: of its drafts; None for plain decoding. reference: the contestant whose greedy output it must
     repeat, if any. other_program_plain: plain decoding of another program, whose different text is only
     reported. greedy_tokens, outcomes: by item; of several outcomes the worst. failed: why the system can no
@@ -150,9 +149,7 @@ def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tup
 
 
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
-    """Check that sampled output has the target's distribution, as the certificate does at a small size.
-
-    texts: prompts with their greedy outputs."""
+    """Check that sampled output has the target's distribution. texts: prompts with their greedy outputs."""
     for contexts, runs in SAMPLED_CHECK_SIZES:
         plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
         extended = extend_texts(texts[:contexts], llm.target.caps.n_ctx)

@@ -30,7 +30,6 @@ from paceline.system.home import to_stderr
 
 class LoadedModels(AbstractContextManager["LoadedModels"]):
     """The owner of a bench's target and draft model, each loaded once.
-
     options: of the target, with the longest draft of any method. The draft is loaded at its first use, to
     attribute memory: `memory` is resident bytes without it, `draft_memory` what loading it added.
     keep_prompts: see BenchPlan."""
@@ -143,8 +142,7 @@ class PacelineSystem:
         )  # fmt: skip
 
     def _prefill_draft(self, ask: BenchRequest) -> None:
-        """Prefill the draft model now rather than at its first draft, so that decoding times match those of
-        other systems."""
+        """Prefill the draft model before its first draft, so that decoding times match other systems'."""
         draft = self.llm.draft
         if draft is None or len(ask.tokens) <= MAX_FUSED_PREFILL or self.llm.drafting.cross_vocab != "off":
             return  # a draft of another vocabulary has other tokens

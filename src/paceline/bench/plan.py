@@ -19,7 +19,6 @@ FULL_ROUNDS = 5
 @dataclass(frozen=True)
 class BenchPlan:
     """The configuration of a bench.
-
     models: files and engine of `load`. drafting: fields of Drafting, for every method.
     methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
     keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing."""

@@ -31,7 +31,6 @@ MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 
 class Runner:
     """Systems that answer the same items in turn.
-
     entries: plain decoding first, the reference of all. asks: requests by item. skipped, reading: as in
     BenchRecord."""
 
@@ -136,7 +135,6 @@ class Runner:
         first: int = 0,
     ) -> Iterator[ItemMeasurements]:
         """Yield the measurements of each item except those in `done`.
-
         At each item the systems answer in another order, and greedy answers are judged. Learning drafters
         forget before each round and learn from its answers.
         first: number of earlier groups. until: by perf_counter; items that would end later are left out."""

@@ -26,7 +26,6 @@ class BenchRequest:
 @dataclass(frozen=True)
 class BenchAnswer:
     """An answer and its measurements; None where the system does not report a value.
-
     Times are of our clock unless a system's docstring says otherwise. first, seconds: from the request to the
     first token (or the first ones that came together) and to the last. decoded, decoding: tokens decoded
     after the prefill and their seconds; a first token from the prefill pass is not counted. rejected: steps

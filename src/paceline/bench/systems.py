@@ -52,7 +52,6 @@ def join(
     draft: Path | None, engine: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Start the programs and append them to `entries`, whose owner closes them.
-
     engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
     one; whether that equals the target's is reported."""
     kinds = [kind for kind, _ in given]

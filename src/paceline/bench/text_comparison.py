@@ -27,7 +27,6 @@ PLAUSIBLE = 1.0
 @dataclass(frozen=True)
 class Difference:
     """The first difference of two greedy outputs.
-
     gap: lead of the plain token's logit over the drafted one's, computed row by row; infinite if one output
     has ended. drafted_gap: the same, computed in passes of drafted size. noise: the largest effect of the
     batch size on the difference of two logits of a row. spread: standard deviation of the row. tokens: of

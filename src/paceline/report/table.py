@@ -67,7 +67,6 @@ def ratio(value: float | None) -> str:
 
 def summary(run: Mapping[str, Any]) -> str:
     """Return a generation's speed and the tokens' sources in one line. run: as of `paceline run --json`.
-
     plain_tokens_per_second: of a few tokens after the answer, if they were measured."""
     parts = [f"{run['tokens_per_second']:.{0 if run['tokens_per_second'] >= 100 else 1}f} tokens/s"]
     by_source = run["stats"]["by_source"].items()
@@ -137,7 +136,6 @@ def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
     """Write a table. The first `n_left` columns (by default all) are words, the others figures.
-
     On a narrow terminal words are wrapped, and columns without room follow in further tables."""
     n_words = len(columns) if n_left is None else n_left
     width = None if file.isatty() else MAX_COLUMN_WIDTH

@@ -46,7 +46,6 @@ class Event:
 @dataclass(frozen=True)
 class Endpoint:
     """An HTTP server. timeout: seconds of silence, and for answers without decoding.
-
     Every method raises PeerError if the server does not answer or answers with something unexpected."""
 
     name: str
@@ -63,7 +62,6 @@ class Endpoint:
         self, path: str, body: Mapping[str, Any] | None = None, *, allowed: Sequence[int] = ()
     ) -> tuple[int, dict[str, Any]]:
         """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding.
-
         allowed: statuses besides 200 that are no refusal."""
         data = None if body is None else json.dumps(body).encode()
         with self._connected(self.timeout * (1 if data is None else MAX_ANSWER_TIMEOUTS)) as connection:
@@ -221,7 +219,6 @@ def build_answer(
     last: float,
 ) -> BenchAnswer:
     """Return the answer of a stream.
-
     pieces: arrival, text, token ids. n_first: tokens in the first piece. last: arrival of the last token."""
     tokens = tuple(token for _, _, ids in pieces for token in ids)
     seconds, before = last - (pieces[0][0] if pieces else last), min(n_first, n_tokens)

@@ -51,7 +51,6 @@ class GenerationTimer:
 
 class Transformers:
     """A decoding method of transformers.
-
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
     generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it.
     Raises MissingExtraError, UsageError, or PeerError if a file cannot be loaded."""

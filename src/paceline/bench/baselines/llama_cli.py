@@ -37,7 +37,6 @@ BOS_ROOM = 64  # characters of the BOS token that is printed first
 
 class LlamaProgram:
     """A command-line program of llama.cpp; no process outlives `answer`.
-
     path: of the program; None searches PATH. n_ctx: of target and draft model each. timeout: seconds for a
     request, loading included. Raises PeerError for a missing program, UsageError for unsupported settings."""
 

@@ -66,7 +66,6 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
 
 class LlamaServer:
     """A llama-server that is stopped by `close`. It samples greedily, or at a temperature without filters.
-
     method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
     `parallel` slots. n_draft, p_min: None uses the program's default. settings: of `model_arguments`. extra:
     further arguments. start_timeout, timeout: seconds to load, and of silence. Raises PeerError, which quotes

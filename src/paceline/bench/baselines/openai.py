@@ -48,7 +48,6 @@ class Chunk(BaseModel):
 
 class OpenAIServer:
     """A running server, which should have no other load meanwhile.
-
     url: http://HOST:PORT, with or without /v1, and `#MODEL` if there are several. timeout: seconds of
     silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds BOS.
     Raises PeerError if the server does not answer, UsageError for an unusable address or model."""
@@ -71,8 +70,7 @@ class OpenAIServer:
         return models[0]
 
     def _takes_extensions(self) -> bool:
-        """True if it accepts settings beyond OpenAI's API, which servers may reject or ignore. This also
-        tests the server before the measurement."""
+        """True if it accepts settings beyond OpenAI's API. It also tests the server before the bench."""
         ask = BenchRequest("a", (), 1)
         status, _ = self._endpoint.fetch(COMPLETIONS, self._request(ask, True), allowed=(400, 422))
         if status != 200:

@@ -39,7 +39,6 @@ def free_port() -> int:
 
 class BackgroundProgram:
     """A running program in its own process group, so that Ctrl-C reaches only us.
-
     It ends with `close`, with this object, or with our process unless that is killed (SIGKILL). folder: its
     working directory. Raises PeerError if it cannot be started."""
 
@@ -101,8 +100,7 @@ class BackgroundProgram:
                 raise PeerError(f"{self.name} {self.exit_description() if ended else late}")
 
     def run_to_end(self, timeout: float) -> int:
-        """Wait for the end and return the peak memory. Raises PeerError for failure, and for too long a run
-        or output."""
+        """Wait for the end and return the peak memory. Raises PeerError for failure or excess."""
         deadline, peak = monotonic() + timeout, 0
         while not self.ended(LOOK):
             peak = max(peak, self.memory() or 0)

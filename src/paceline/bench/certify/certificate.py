@@ -70,7 +70,6 @@ PROMPTS = (
 @dataclass(frozen=True)
 class CertifyPlan:
     """Sizes and settings of the checks.
-
     n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
     sampling: of the sampled check, at temperature 1 where it is 0. Explicit penalties and biases apply to the
     greedy check too."""
@@ -99,7 +98,6 @@ def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
 
 def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Run every check and return the record that `paceline certify --json` prints.
-
     tick: called with a check's name after each piece of its work.
     every_draft: in the record, the greedy check with all drafts verified, if the policy may draft little."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
@@ -153,7 +151,6 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
 
 class GreedyCheck(NamedTuple):
     """The comparison of plain and drafted decoding of a prompt.
-
     text: prompt and plain output. record: as `paceline certify --json` prints it; its logprobs are the number
     of equal tokens before the first difference, and the largest difference of their log-probabilities."""
 
@@ -166,7 +163,6 @@ def check_greedy(
     llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
 ) -> GreedyCheck:
     """Compare `n` tokens.
-
     sampling: at temperature 0, with any penalties and biases. plain: the plain output, if known."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0, "remember": False}
     prompt = tuple(prompt)  # an empty list would mean a batch without prompts

@@ -126,7 +126,6 @@ class SamplingSetup:
         self, context: Context, after: Sequence[int] = (), overlooked: int = 0
     ) -> Probabilities:
         """Return the distribution of plain sampling after `context` and `after`.
-
         overlooked: number of the last tokens that the penalties ignore."""
         self.place.at = context.row
         history = [*context.tokens, *after]

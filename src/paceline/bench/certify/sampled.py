@@ -25,7 +25,6 @@ SUSPICIOUS, LONGER = 0.03, 3  # below this p-value there are up to so many times
 @dataclass(frozen=True)
 class SampledCheck:
     """Results of the sampled check.
-
     runs: of all contexts together. p_values: by test, of each context and last of all together; they are
     anytime-valid. level: the p-value below which a test counts as biased, corrected for the number of tests.
     overruns: texts that continued after the end-of-text token. ties: contexts where greedy output was not the
@@ -54,7 +53,6 @@ class SampledCheck:
 
 class ContextRuns:
     """Repeated decoding of two tokens after one context with new seeds.
-
     Every other draft is cut to depth 1, where the distribution of its first token's outcome is known exactly.
     The token after a fully accepted path then falls within the two that are counted."""
 

@@ -34,7 +34,6 @@ INTERRUPTED = "interrupted"
 
 class Recorder:
     """A writer that appends answered requests to `path`, which need not exist.
-
     warn: called once with the reason if a request cannot be written; recording then stops. Raises UsageError
     for a file that cannot be written or holds other data."""
 

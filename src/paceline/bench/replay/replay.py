@@ -184,7 +184,6 @@ def methods_of(
 
 class Replay:
     """All requests of all traces with all methods.
-
     fresh: learning drafters forget before each request, not only before each file. Raises UsageError for a
     method that needs target output that was not recorded, or a cost that is unknown."""
 

@@ -58,7 +58,6 @@ class TraceRequest:
 @dataclass
 class Trace:
     """The requests of a file.
-
     n_vocab, vocab: size and fingerprint of the vocabulary, if known. needed: its least size for these tokens.
     unusable: number and reason of the first REPORTED skipped lines. n_unusable: of all."""
 
@@ -114,7 +113,6 @@ def read(
     tick: Callable[[str], None] = lambda _: None,
 ) -> Trace:
     """Read a file of recorded requests.
-
     n_vocab, vocab: of the model, if known. template: messages go through the tokenizer's chat template.
     limit: maximum number of requests. tick: called with LINE after each line. Raises UsageError for a file
     without a request, for a vocabulary that differs, and for text without the tokenizer or template."""
@@ -160,7 +158,6 @@ def requests_of(
     line: dict[str, Any], tokenizer: Text | None, *, template: bool
 ) -> list[tuple[str, Recording]]:
     """Return the requests of a line with a suffix of their id, "" if the line has only one.
-
     Raises UsageError for a line that cannot be used, and MissingTokenizerError."""
     if {"prompt_tokens", "tokens"} <= line.keys():
         return [("", _from_tokens(line))]

@@ -26,7 +26,6 @@ FILE_FORMATS = ("specbench", "sessions")  # FORM of FORM:FILE
 @dataclass(frozen=True)
 class Item:
     """A prompt to complete, or chat messages of which the last is the user's.
-
     An assistant's content may be None: the model's answer to an earlier item of the session, the last None
     for the last item. session: items that share it (not "") follow each other. earlier: ids of the session's
     items before this one. size: "tiny" or "full"; "" fits any model."""
@@ -64,7 +63,6 @@ def suites() -> list[dict[str, Any]]:
 
 def load(text: str) -> list[Item]:
     """Return the items of comma-separated suites, groups or .jsonl files.
-
     A file has our fields (see Item), or the questions of Spec-Bench or SPEED-Bench; FORM:FILE names its form.
     Raises UsageError with file and line."""
     out: dict[str, Item] = {}
