@@ -12,7 +12,7 @@ import psutil
 from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.bench.method import Method
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafters.compose import learners
 from paceline.drafts import open_confidence, open_draft
@@ -91,7 +91,7 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-class PacelineSystem:
+class PacelineSystem(System):
     """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
     def __init__(self, method: Method, models: LoadedModels) -> None:
@@ -166,6 +166,3 @@ class PacelineSystem:
 
     def memory(self) -> int | None:
         return self._models.memory + (0 if self.llm.draft is None else self._models.draft_memory)
-
-    def close(self) -> None:
-        """Do nothing: LoadedModels owns the models."""

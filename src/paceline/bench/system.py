@@ -52,16 +52,18 @@ class BenchAnswer:
 class System(Protocol):
     """A row of a comparison: a way to answer requests."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer a request with an empty cache. Raises PeerError if the program fails."""
 
     def memory(self) -> int | None:
         """Return the bytes of memory that answering takes; None if unknown."""
+        return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what the system started."""
+        return
 
 
 MEASURES = (

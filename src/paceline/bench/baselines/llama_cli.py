@@ -18,7 +18,7 @@ from paceline.bench.baselines.llama_server import (
     model_arguments,
 )
 from paceline.bench.baselines.process import MAX_OUTPUT, TAIL, BackgroundProgram
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.system.scratch import scratch_folder
 
@@ -35,7 +35,7 @@ FRAME = "\n\n"
 BOS_ROOM = 64  # characters of the BOS token that is printed first
 
 
-class LlamaProgram:
+class LlamaProgram(System):
     """A command-line program of llama.cpp; no process outlives `answer`.
     path: of the program; None searches PATH. n_ctx: of target and draft model each. timeout: seconds for a
     request, loading included. Raises PeerError for a missing program, UsageError for unsupported settings."""
@@ -117,9 +117,6 @@ class LlamaProgram:
     def memory(self) -> int | None:
         """Return the largest bytes of RAM seen; None before the first answer."""
         return self._peak or None
-
-    def close(self) -> None:
-        """Do nothing: no process is running."""
 
 
 def last(pattern: str, text: str) -> tuple[float, ...]:

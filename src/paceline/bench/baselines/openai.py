@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AliasPath, BaseModel, Field
 
 from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Event, Timings, build_answer
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
 
@@ -46,8 +46,8 @@ class Chunk(BaseModel):
     counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
 
 
-class OpenAIServer:
-    """A running server, which should have no other load meanwhile.
+class OpenAIServer(System):
+    """A running server, which should have no other load meanwhile and keeps running.
     url: http://HOST:PORT, with or without /v1, and `#MODEL` if there are several. timeout: seconds of
     silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds BOS.
     Raises PeerError if the server does not answer, UsageError for an unusable address or model."""
@@ -130,10 +130,3 @@ class OpenAIServer:
         counts = next((one for one in reported if one is not None and one.drafted is not None), None)
         n_tokens, n_prompt = usage.completion_tokens, usage.prompt_tokens
         return build_answer(pieces, n_tokens, n_prompt, timings, counts, n_first, pieces[-1][0])
-
-    def memory(self) -> int | None:
-        """Return None: the server may run on another machine."""
-        return None
-
-    def close(self) -> None:
-        """Leave the server running."""
