@@ -13,7 +13,8 @@ Measurement = dict[str, Any]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A request. prompt: for programs without token input. ignore_eos: always decode max_tokens."""
+    """A request. tokens: the prompt. prompt: its text, for programs without token input. ignore_eos: always
+    decode max_tokens."""
 
     prompt: str
     tokens: tuple[int, ...]
