@@ -21,14 +21,7 @@ from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.runner import Runner, Tick, Watch
-from paceline.bench.suites.workload import (
-    Item,
-    filter_size,
-    interleaved,
-    length,
-    load,
-    sample_items,
-)
+from paceline.bench.suites.workload import Item, filter_size, interleaved, length, load, sample_items
 from paceline.bench.summary import BenchResult, summarize
 from paceline.bench.system import ItemMeasurements
 from paceline.models.headers.facts import ModelFacts
@@ -56,7 +49,6 @@ def facts_of(target: Path) -> ModelFacts | None:
 @dataclass
 class BenchRecord:
     """The results of a bench.
-
     run: its number in the history. skipped: reasons of items that were not measured. reading: tokens and
     seconds of prefills. lost: error of a failed write to the history."""
 
@@ -99,7 +91,6 @@ def unwatched(_: Mapping[str, int]) -> AbstractContextManager[Tick]:
 
 class Bench:
     """A bench from its plan to its record.
-
     history: stores measurements as they come. run: a stored run to continue. watch: called with the amount of
     work of each phase. recorder: records the plain answers. Raises UsageError for a plan that cannot be run
     and PeerError for a missing program, before anything is loaded."""
@@ -114,11 +105,12 @@ class Bench:
         recorder: Recorder | None = None,
     ) -> None:
         self._watch, self._recorder, self._history = watch, recorder, history
-        self._plan = plan
         self._methods = parse_all(plan.methods, plan.drafting)
         self._peers = systems.parse(plan.peers)
         Corpora.find(plan.models.corpora)  # raises for a name that is none
-        self._target, self._draft = self._files()
+        used = ["model" if any(method.uses_draft for method in self._methods) else "lookup"]
+        self._target, self._draft = model_files(plan.models.target, plan.models.draft, used)
+        check_draft(self._methods, self._draft is not None)
         # Real requests for a model with a chat template, otherwise texts to complete.
         self._facts = facts = facts_of(self._target)
         suite = plan.suite or ("real" if facts is not None and facts.chat_template else "toy")
@@ -126,16 +118,8 @@ class Bench:
         self.record = BenchRecord(plan, run=run)
         self._every = load(plan.suite)
 
-    def _files(self) -> tuple[Path, Path | None]:
-        used = any(method.uses_draft for method in self._methods)
-        models = self._plan.models
-        target, draft = model_files(models.target, models.draft, ["model" if used else "lookup"])
-        check_draft(self._methods, draft is not None)
-        return target, draft
-
     def measure(self) -> BenchRecord:
-        """Run the bench and return its record. After Ctrl-C its status is "interrupted", with the results so
-        far."""
+        """Run the bench and return its record, after Ctrl-C with the results so far."""
         with ExitStack() as stack:
             self._measure(stack)
         if self.record.results:
@@ -198,15 +182,13 @@ class Bench:
             self.record.lost = str(error)
 
     def _context(self) -> int:
-        """Return a context length for the suite's longest prompts, up to the model's; 0 leaves it to the
-        model."""
+        """Return a context length for the suite's longest prompts; 0 leaves it to the model."""
         if self._facts is None or max(map(length, self._every)) < LONG_ITEM_CHARACTERS:
             return 0
         return min(LONGEST_CONTEXT, self._facts.n_ctx or 0)
 
     def _items(self, models: LoadedModels) -> list[Item]:
-        """Return the items for the model's size; with a time limit, in an order whose prefixes are good
-        samples."""
+        """Return the items for the model's size, with a time limit in the order of `interleaved`."""
         plan = self._plan
         size = plan.size or ("tiny" if models.plain.target.caps.n_ctx < FULL_CONTEXT else "full")
         fitting = filter_size(self._every, size)
@@ -223,8 +205,7 @@ class Bench:
         return items
 
     def _begin(self, turns: Runner, given: Mapping[str, Any]) -> None:
-        """Start a run or continue one. Raises UsageError if the stored run was measured under other
-        conditions."""
+        """Start a run, or continue one that was measured under the same conditions."""
         record, plan, history = self.record, self._plan, self._history
         text = json.dumps([asdict(item) for item in self._every], sort_keys=True)
         request = {name: getattr(plan, name) for name in ("size", "items", "n", "ignore_eos", "seed")}

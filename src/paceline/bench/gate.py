@@ -27,8 +27,7 @@ DEFAULT_BUDGET = Drafting().budget  # for the noise between two programs without
 
 
 class DifferenceClassifier:
-    """A classifier of differences as near-ties or defects, by the target's logits. Results are cached, since
-    many systems differ from plain output at the same token."""
+    """A classifier of differences as near-ties or defects, with a cache: many systems differ at one token."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -42,13 +41,14 @@ class DifferenceClassifier:
         target = self.llm.target
         key = (item, rows_of(target, budget), tuple(plain), tuple(tokens))
         if key not in self._outcomes:
-            difference = explain(target, ask.tokens, plain, tokens, budget, ask.sampling)
-            wrong = None if difference is None else difference.index
-            if difference is not None and difference.near_tie:  # the texts differ after it
-                start, noise = difference.index + 1, difference.noise
-                wrong = first_non_greedy_token(target, ask.tokens, tokens, start, noise, ask.sampling)
-            right = IDENTICAL if difference is None else NEAR_TIE
-            self._outcomes[key] = right if wrong is None else f"from token {wrong} on"
+            outcome = IDENTICAL
+            if it := explain(target, ask.tokens, plain, tokens, budget, ask.sampling):
+                wrong: int | None = it.index
+                if it.near_tie:  # the texts differ after it
+                    begin = it.index + 1
+                    wrong = first_non_greedy_token(target, ask.tokens, tokens, begin, it.noise, ask.sampling)
+                outcome = NEAR_TIE if wrong is None else f"from token {wrong} on"
+            self._outcomes[key] = outcome
         return self._outcomes[key]
 
 
@@ -64,7 +64,6 @@ NOT_CHECKED = GateVerdict(False, "not checked to the end")
 @dataclass
 class Contestant:
     """A system in a bench with its gate results.
-
     budget: of its drafts; None for plain decoding. reference: the contestant whose greedy output it must
     repeat, if any. other_program_plain: plain decoding of another program, whose different text is only
     reported. greedy_tokens, outcomes: by item; of several outcomes the worst. failed: why the system can no
@@ -106,9 +105,8 @@ class Contestant:
     @property
     def row(self) -> dict[str, Any]:
         """The fields of BenchResult that are known without measurements."""
-        verdict, memory = self.verdict, self.system.memory()
-        known = {"lossless": verdict.lossless, "verdict": verdict.description, "memory": memory}
-        return {"system": self.name, **known}
+        known = {"lossless": self.verdict.lossless, "verdict": self.verdict.description}
+        return {"system": self.name, **known, "memory": self.system.memory()}
 
     @property
     def verdict(self) -> GateVerdict:
@@ -130,9 +128,8 @@ class Contestant:
         elif self.sampled is not None:
             greedy = f"{verdict.description}, " if self.sampled.lossless else ""
             verdict = replace(self.sampled, description=greedy + self.sampled.description)
-        return (
-            replace(verdict, description=f"{verdict.description}; {self.remark}") if self.remark else verdict
-        )
+        remark = f"; {self.remark}" if self.remark else ""
+        return replace(verdict, description=verdict.description + remark)
 
 
 def severity(outcome: str) -> int:
@@ -152,9 +149,7 @@ def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tup
 
 
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
-    """Check that sampled output has the target's distribution, as the certificate does at a small size.
-
-    texts: prompts with their greedy outputs."""
+    """Check that sampled output has the target's distribution. texts: prompts with their greedy outputs."""
     for contexts, runs in SAMPLED_CHECK_SIZES:
         plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
         extended = extend_texts(texts[:contexts], llm.target.caps.n_ctx)

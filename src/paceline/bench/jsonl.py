@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 LONGEST = 1 << 26  # bytes of a line
-ADVICE = "write one JSON object a line"
 
 
 class LineError(UsageError):
@@ -62,7 +61,7 @@ def object_of(line: Line) -> dict[str, Any]:
             why = "is no JSON object"
         except (ValueError, RecursionError) as error:
             why = f"is no JSON ({error})"
-    raise LineError(f"{why}; {ADVICE}")
+    raise LineError(f"{why}; write one JSON object a line")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import psutil
 from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.bench.method import Method
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafters.compose import learners
 from paceline.drafts import open_confidence, open_draft
@@ -30,7 +30,6 @@ from paceline.system.home import to_stderr
 
 class LoadedModels(AbstractContextManager["LoadedModels"]):
     """The owner of a bench's target and draft model, each loaded once.
-
     options: of the target, with the longest draft of any method. The draft is loaded at its first use, to
     attribute memory: `memory` is resident bytes without it, `draft_memory` what loading it added.
     keep_prompts: see BenchPlan."""
@@ -52,8 +51,7 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
         self.memory = self.draft_memory = 0
 
     def llm(self, method: Method) -> LLM:
-        """Return the target with the drafters of a method. Raises VocabError and UsageError as `load`
-        does."""
+        """Return the target with the drafters of a method. Raises as `load` does."""
         drafting, target = method.drafting, self.plain.target
         draft = self._load_draft(self._draft_path) if self._draft_path and method.uses_draft else None
         costs = self._pass_costs(draft) if drafting.policy == "rate" else None
@@ -80,15 +78,12 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
             self.draft_memory = max(0, resident() - before)
         return self._draft
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for drafted, costs in self._costs.items():
             save(self.plain.target, self._draft if drafted else None, costs)
         if self._draft is not None:
             self._draft.close()
         self.plain.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def resident() -> int:
@@ -96,7 +91,7 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-class PacelineSystem:
+class PacelineSystem(System):
     """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
     def __init__(self, method: Method, models: LoadedModels) -> None:
@@ -147,8 +142,7 @@ class PacelineSystem:
         )  # fmt: skip
 
     def _prefill_draft(self, ask: BenchRequest) -> None:
-        """Prefill the draft model now rather than at its first draft, so that decoding times match those of
-        other systems."""
+        """Prefill the draft model before its first draft, so that decoding times match other systems'."""
         draft = self.llm.draft
         if draft is None or len(ask.tokens) <= MAX_FUSED_PREFILL or self.llm.drafting.cross_vocab != "off":
             return  # a draft of another vocabulary has other tokens
@@ -172,6 +166,3 @@ class PacelineSystem:
 
     def memory(self) -> int | None:
         return self._models.memory + (0 if self.llm.draft is None else self._models.draft_memory)
-
-    def close(self) -> None:
-        """Do nothing: LoadedModels owns the models."""

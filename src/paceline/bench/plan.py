@@ -19,7 +19,6 @@ FULL_ROUNDS = 5
 @dataclass(frozen=True)
 class BenchPlan:
     """The configuration of a bench.
-
     models: files and engine of `load`. drafting: fields of Drafting, for every method.
     methods: comma-separated (method.py). peers: other programs, KIND[=WHERE].
     keep_prompts: prompts stay in the cache across methods, so that times to the first token mean nothing."""
@@ -64,8 +63,7 @@ class BenchPlan:
             paths = [(form, _absolute(path)) for form, path in forms]
             suite = ",".join(f"{form}:{path}" if form else path for form, path in paths)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers, "suite": suite}
-        plain = {it.name: getattr(self, it.name) for it in fields(self)}
-        return plain | changed | {"sampling": asdict(self.sampling)}
+        return vars(self) | changed | {"sampling": asdict(self.sampling)}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> BenchPlan:

@@ -21,8 +21,7 @@ class RequestBuilder:
         self._sampling, self._seed = sampling, seed
 
     def ask(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
-        """Return the request of `item`. answers: by id of earlier items. Raises UsageError if the request
-        does not fit the context, or an earlier answer is missing."""
+        """Return the request of `item`. answers: by id of earlier items. Raises UsageError if too long."""
         tokens = encode_item(self._llm, item, fill_messages(item, answers))
         target, n = self._llm.target, item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:
@@ -36,7 +35,6 @@ class RequestBuilder:
 
 def fill_messages(item: Item, answers: Mapping[str, str]) -> list[Message]:
     """Return the messages of `item` with the open ones filled; empty for a prompt to complete.
-
     answers: by id of earlier items. Raises UsageError if one is missing."""
     if missing := [one for one in item.referred if one not in answers]:
         raise UsageError(f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked")

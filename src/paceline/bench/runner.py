@@ -31,9 +31,8 @@ MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 
 class Runner:
     """Systems that answer the same items in turn.
-
-    entries: plain decoding first, the reference of all. skipped: reasons of items that are not measured.
-    asks: requests by item. reading: tokens and seconds of prefills."""
+    entries: plain decoding first, the reference of all. asks: requests by item. skipped, reading: as in
+    BenchRecord."""
 
     def __init__(self, models: LoadedModels, plain: Method, prompts: RequestBuilder, watch: Watch) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
@@ -47,8 +46,7 @@ class Runner:
         self._plain_texts: dict[str, str] = {}
 
     def warm_up(self, items: Sequence[Item]) -> None:
-        """Answer the first possible item plainly, which warms the target up and shows its memory. Raises
-        UsageError if no item fits the context."""
+        """Answer the first possible item plainly, which warms the target up and shows its memory."""
         if not any(self._ask(item) for item in items):
             why = next(iter(self.skipped), "the suite has no items of this --size")
             raise UsageError(f"nothing to ask: {why}")
@@ -107,10 +105,9 @@ class Runner:
     def check(
         self, items: Sequence[Item], sampling: Sampling, seed: int, until: float = math.inf
     ) -> list[Item]:
-        """Run the gate before the measurement, which sampled benches need: every system must repeat plain
-        greedy output, and drafted sampling must have the target's distribution.
-
-        Returns the checked items; after `until` (by perf_counter) no further one is checked."""
+        """Run the gate of a sampled bench and return the checked items; after `until` (by perf_counter) no
+        further one is checked. Every system must repeat plain greedy output, and drafted sampling must have
+        the target's distribution."""
         checked = list[Item]()
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
@@ -138,11 +135,9 @@ class Runner:
         first: int = 0,
     ) -> Iterator[ItemMeasurements]:
         """Yield the measurements of each item except those in `done`.
-
         At each item the systems answer in another order, and greedy answers are judged. Learning drafters
         forget before each round and learn from its answers.
-        first: number of earlier groups. until: time by perf_counter; items that would end later are left
-        out."""
+        first: number of earlier groups. until: by perf_counter; items that would end later are left out."""
         learners = [system for system in self._ours if system.learns]
         measured = {(group.round, group.item) for group in done}
         for entry in self.entries:
@@ -183,9 +178,12 @@ class Runner:
             if (answer := self._answer(entry, ask)) is not None:
                 answers[entry.name] = answer
             tick("measure")
-        judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
-        # In their order: a program's drafts are compared with its plain decoding.
-        outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
+        # In the order of entries: a program's drafts are compared with its plain decoding.
+        outcomes = {
+            entry.name: entry.judge(self.examiner, item.id, ask, answers[entry.name])
+            for entry in self.entries
+            if entry.name in answers and ask.sampling.greedy
+        }
         measured = {name: measurement(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
 
@@ -199,15 +197,14 @@ class Runner:
 
     def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
         """Return the answer, or None from a program that has failed."""
-        if entry.failed:
-            return None
         if isinstance(entry.system, PacelineSystem):
             return entry.system.answer(ask)  # an error ends the bench
-        try:
-            return entry.system.answer(ask)
-        except PacelineError as error:
-            entry.failed = str(error)
-            return None
+        if not entry.failed:
+            try:
+                return entry.system.answer(ask)
+            except PacelineError as error:
+                entry.failed = str(error)
+        return None
 
     def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
         """Record the plain answers for replays: greedy ones, and in a sampled bench also those of its first

@@ -30,7 +30,6 @@ class Interval:
 @dataclass(frozen=True)
 class BenchResult:
     """A row of the results, with None for what a system does not report and for speeds of lossy output.
-
     category: of the items; "" for all. verdict: of the lossless gate. n_tokens: decoded in all rounds.
     speed, speed_sd: tokens/s of decoding, mean and standard deviation over the rounds. speedup: over plain
     decoding. clear: the speedup differs from 1 by more than chance. ttft, tpot: mean seconds to the first
@@ -62,10 +61,8 @@ def bootstrap_ratios(
     columns: Sequence[Sequence[float]], groups: Sequence[object], ratios: Sequence[Callable[[Floats], Floats]]
 ) -> list[Interval]:
     """Return ratios of sums, each with its 95% interval.
-
-    columns: measured numbers, one in each for every answer. groups: the item or conversation of each answer.
-    ratios: functions of the columns' sums. The percentile bootstrap resamples whole groups, since the answers
-    of one are not independent."""
+    columns: each with a number for every answer. groups: the item or conversation of each answer. ratios: of
+    the columns' sums. The percentile bootstrap resamples whole groups, whose answers are not independent."""
     numbers = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     table = np.zeros((len(numbers), len(columns)))
     np.add.at(table, [numbers[group] for group in groups], np.array(columns, dtype=np.float64).T)
@@ -84,7 +81,6 @@ def speedup(
     items: Sequence[object], speeds: Sequence[tuple[float, float]], base: Sequence[tuple[float, float]]
 ) -> Interval | None:
     """Return the ratio of two speeds, given as (tokens, seconds) of each answer; None if it is undefined.
-
     items: of the answers. The interval covers other items of the kind."""
     columns = [*zip(*speeds, strict=True), *zip(*base, strict=True)]
     (gain,) = bootstrap_ratios(columns, items, [lambda sums: sums[0] * sums[3] / (sums[1] * sums[2])])
@@ -95,9 +91,7 @@ def summarize(
     rows: Sequence[Mapping[str, Any]], groups: Sequence[ItemMeasurements], plain: str
 ) -> list[BenchResult]:
     """Return a result for each category and system, then one for each system over several categories.
-
-    rows: of each system its name, verdict and memory (Contestant.row). plain: the system that is the base of
-    speedups."""
+    rows: of each system (Contestant.row). plain: the base of speedups."""
     categories = list(dict.fromkeys(group.category for group in groups))
     parts = [(category, [g for g in groups if g.category == category]) for category in categories]
     if len(categories) != 1:

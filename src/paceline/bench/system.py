@@ -13,8 +13,8 @@ Measurement = dict[str, Any]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A request. tokens: the prompt in the target's tokens. prompt: its text, for programs without token
-    input. ignore_eos: always decode max_tokens."""
+    """A request. tokens: the prompt. prompt: its text, for programs without token input. ignore_eos: always
+    decode max_tokens."""
 
     prompt: str
     tokens: tuple[int, ...]
@@ -27,7 +27,6 @@ class BenchRequest:
 @dataclass(frozen=True)
 class BenchAnswer:
     """An answer and its measurements; None where the system does not report a value.
-
     Times are of our clock unless a system's docstring says otherwise. first, seconds: from the request to the
     first token (or the first ones that came together) and to the last. decoded, decoding: tokens decoded
     after the prefill and their seconds; a first token from the prefill pass is not counted. rejected: steps
@@ -54,16 +53,18 @@ class BenchAnswer:
 class System(Protocol):
     """A row of a comparison: a way to answer requests."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer a request with an empty cache. Raises PeerError if the program fails."""
 
     def memory(self) -> int | None:
         """Return the bytes of memory that answering takes; None if unknown."""
+        return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what the system started."""
+        return
 
 
 MEASURES = (

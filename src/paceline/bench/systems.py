@@ -26,20 +26,18 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Parse KIND or KIND=WHERE, each as (kind, where). Raises UsageError, and PeerError for a missing
-    program."""
-    from paceline.bench.baselines.llama_programs import find_program
-    from paceline.bench.baselines.llama_server import find_server
+    """Parse KIND or KIND=WHERE, each as (kind, where). Raises PeerError for a missing program."""
+    from paceline.bench.baselines.llama_server import find_program, find_server
 
     out: list[tuple[str, str]] = []
     for text in texts:
         kind, _, where = text.partition("=")
-        unusable = {
-            f"unknown; choose from {', '.join(BASELINES)}": kind not in BASELINES,
-            "given twice": (kind, where) in out,
-            "give its address, as in openai=http://127.0.0.1:8000": text.rstrip("=") == "openai",
-        }
-        if why := next((why for why, applies in unusable.items() if applies), ""):
+        why = "given twice" if (kind, where) in out else ""
+        if kind not in BASELINES:
+            why = f"unknown; choose from {', '.join(BASELINES)}"
+        elif (kind, where) == ("openai", ""):
+            why = "give its address, as in openai=http://127.0.0.1:8000"
+        if why:
             raise UsageError(f"--peer {text}: {why}")
         if kind == "llama-server":
             find_server(where or None)
@@ -54,32 +52,25 @@ def join(
     draft: Path | None, engine: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Start the programs and append them to `entries`, whose owner closes them.
-
     engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
     one; whether that equals the target's is reported."""
-    ours = entries[0]
     kinds = [kind for kind, _ in given]
     for kind, where in given:
         label = kind if kinds.count(kind) == 1 else f"{kind}={where}".rstrip("=")
-        before, plain = len(entries), None
-        for method in methods:
-            drafters = PLAIN if method.plain else method.drafting.drafters
-            if drafters not in BASELINES[kind]:
-                continue
-            name, used = (
-                label if method.plain else f"{label} {method.name}",
-                draft if method.needs_draft else None,
-            )
+        supported = [method for method in methods if method.drafting.drafters in BASELINES[kind]]
+        if not supported:
+            names = ", ".join(method.name for method in methods)
+            raise UsageError(f"--peer {kind}: has none of the methods {names}")
+        reference = entries[0]
+        for method in supported:
+            name = label if method.plain else f"{label} {method.name}"
+            used = draft if method.needs_draft else None
             system = start(kind, where, name, method.drafting, target, used, engine)
-            own_plain = plain is None and method.plain and kind != "openai"
             budget = None if method.plain else method.drafting.budget
-            entries.append(Contestant(system, budget, reference=plain or ours, other_program_plain=own_plain))
+            own_plain = method.plain and kind != "openai"
+            entries.append(Contestant(system, budget, reference, other_program_plain=own_plain))
             if method.plain:
-                plain = entries[-1]
-        if len(entries) == before:
-            raise UsageError(
-                f"--peer {kind}: has none of the methods {', '.join(method.name for method in methods)}"
-            )
+                reference = entries[-1]
 
 
 def start(

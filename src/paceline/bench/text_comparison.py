@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_logit_drift, teacher_forced_logits
@@ -26,7 +27,6 @@ PLAUSIBLE = 1.0
 @dataclass(frozen=True)
 class Difference:
     """The first difference of two greedy outputs.
-
     gap: lead of the plain token's logit over the drafted one's, computed row by row; infinite if one output
     has ended. drafted_gap: the same, computed in passes of drafted size. noise: the largest effect of the
     batch size on the difference of two logits of a row. spread: standard deviation of the row. tokens: of
@@ -48,10 +48,7 @@ class Difference:
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return None if len(a) == len(b) else min(len(a), len(b))
+    return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 
 def explain(
@@ -67,15 +64,14 @@ def explain(
     if index is None:
         return None
     text = [*prompt, *plain, *drafted[len(plain) :]]
-    tokens = (plain[index] if index < len(plain) else None, drafted[index] if index < len(drafted) else None)
+    a, b = (out[index] if index < len(out) else None for out in (plain, drafted))
     place, width = len(prompt) + index, rows_of(target, budget)
     rows = [teacher_forced_logits(target, text[: place + 1], len(prompt), n)[-1] for n in (1, width)]
     gaps = [math.inf, math.inf]
-    a, b = tokens
     if a is not None and b is not None:
         gaps = [float(r[a] - r[b]) for r in (adjust_logits(row, sampling, text[:place]) for row in rows)]
     noise = 0.0 if target.caps.exact else batch_logit_drift(target, text, width)
-    return Difference(index, gaps[0], noise, float(rows[0].std()), tokens, gaps[1])
+    return Difference(index, gaps[0], noise, float(rows[0].std()), (a, b), gaps[1])
 
 
 def first_non_greedy_token(
@@ -86,8 +82,7 @@ def first_non_greedy_token(
     noise: float,
     sampling: Sampling = GREEDY,
 ) -> int | None:
-    """Return the index of the first token, from `start` on, that another token leads by more than `noise`;
-    None if there is none."""
+    """Return the index of the first token, from `start` on, that another leads by more than `noise`."""
     text, place = [*prompt, *tokens], len(prompt) + start
     if place >= len(text):
         return None
@@ -105,8 +100,7 @@ def rows_of(target: Target, budget: Budget) -> int:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """The comparison of plain and drafted output. at: the first different token. difference: of greedy
-    outputs."""
+    """The comparison of plain and drafted output. at: the first different token."""
 
     identical: bool
     verdict: str
@@ -145,10 +139,10 @@ def judge(
         return OutputComparison(False, message, at)
     difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)
     assert difference is not None  # as they differ
-    if not difference.near_tie:
-        return OutputComparison(False, f"NO: not from token {at} on", at, difference)
-    message = (
-        f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "
-        f"batch noise is {difference.noise:.2g}"
-    )
+    message = f"NO: not from token {at} on"
+    if difference.near_tie:
+        message = (
+            f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "
+            f"batch noise is {difference.noise:.2g}"
+        )
     return OutputComparison(False, message, at, difference)

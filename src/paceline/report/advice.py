@@ -32,13 +32,11 @@ def write(record: Record, file: IO[str]) -> None:
         table(record["drafts"]).write(file)
     if record["downloads"]:
         file.write("\nnot here, known to fit:\n")
-        for row in record["downloads"]:
-            file.write("".join(f"{line}\n" for line in download(row)))
+        file.writelines(f"{line}\n" for row in record["downloads"] for line in download(row))
     file.write("\n")
     write_kinds(record["kinds"], file)
     file.write("\n")
-    for line in [*notes(record), advice(record)]:
-        file.write(f"{line}\n")
+    file.writelines(f"{line}\n" for line in [*notes(record), advice(record)])
 
 
 def write_kinds(rows: Sequence[Record], file: IO[str]) -> None:

@@ -21,22 +21,15 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def header(record: Record) -> list[tuple[str, str]]:
-    """Return the names and texts of the header, without unknown facts."""
     known, results = record["provenance"], record["results"]
     machine, request = known.get("machine") or {}, known.get("request") or {}
-    out = [(name, model(known[name])) for name in ("target", "draft") if known.get(name)]
+    models = [(role, [model(known[role])]) for role in ("target", "draft") if known.get(role)]
     programs = [f"paceline {known['paceline']}"] if known.get("paceline") else []
     programs += [known["engine"]] if known.get("engine") else []
     programs += [f"kernels {known['kernels']}"] if known.get("kernels", "off") != "off" else []
-    if programs:
-        out.append(("engine", ", ".join(programs)))
     where = [printable(str(machine[name])) for name in ("processor", "system") if machine.get(name)]
-    if known.get("threads"):
-        where.append(f"threads {known['threads']}")
-    if known.get("flash_attention") is False:
-        where.append("no flash attention")
-    if where:
-        out.append(("machine", ", ".join(where)))
+    where += [f"threads {known['threads']}"] if known.get("threads") else []
+    where += ["no flash attention"] if known.get("flash_attention") is False else []
     what = [printable(str(known["suite"]))] if known.get("suite") else []
     if results:
         rounds, items = (max(result[name] for result in results) for name in ("rounds", "items"))
@@ -45,11 +38,10 @@ def header(record: Record) -> list[tuple[str, str]]:
         what.append(f"prompts read at {record['prompt_speed']:.0f} t/s")
     if "temperature" in request:
         what.append(f"temperature {request['temperature']:g}")
-    if what:
-        out.append(("suite", ", ".join(what)))
-    if record.get("status", "done") != "done":
-        out.append(("status", f"{record['status']}: what was measured until then"))
-    return out
+    stopped = record.get("status", "done") != "done"
+    status = [f"{record['status']}: what was measured until then"] if stopped else []
+    lines = [*models, ("engine", programs), ("machine", where), ("suite", what), ("status", status)]
+    return [(name, ", ".join(parts)) for name, parts in lines if parts]
 
 
 def blocks(record: Record) -> list[Block]:
@@ -66,7 +58,8 @@ def overall(results: Sequence[Record]) -> list[Record]:
 
 def conclusion(record: Record) -> str:
     """Return the line that names the fastest system, by the confidence intervals."""
-    best = best_of(record)
+    drafted = filter(_drafts, overall(record["results"]))
+    best = max(drafted, key=lambda result: result["speedup"]["value"], default=None)
     if best is None:
         return "no conclusion: no system beside plain decoding has a speed"
     message = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
@@ -79,12 +72,6 @@ def conclusion(record: Record) -> str:
     others = [r for r in overall(record["results"]) if r is not best and _drafts(r)]
     equal = [printable(r["system"]) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
     return f"fastest: {message}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
-
-
-def best_of(record: Record) -> Record | None:
-    """Return the result with the highest speedup over plain decoding, or None."""
-    results = [result for result in overall(record["results"]) if _drafts(result)]
-    return max(results, key=lambda result: result["speedup"]["value"], default=None)
 
 
 def notes(record: Record) -> list[str]:
@@ -161,7 +148,6 @@ def _row(result: Record) -> tuple[str, ...]:
 
 
 def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Block:
-    """Return a table with a row for each system and a column for each category."""
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         cells.setdefault(printable(result["system"]), {})[result["category"]] = _category_cell(result)

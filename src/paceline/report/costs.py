@@ -51,13 +51,12 @@ def notes(record: Record) -> list[str]:
             "with draft: the same, with the draft model's own time: a token takes "
             f"{milliseconds(token, token)} ms, {token / plain:.0%} of a row of the target"
         )
-    for role, noise in record["noise"].items():
-        if noise > UNSTEADY_JITTER:
-            out.append(
-                f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
-                "measure again later (--refresh)"
-            )
-    return out
+    return out + [
+        f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
+        "measure again later (--refresh)"
+        for role, noise in record["noise"].items()
+        if noise > UNSTEADY_JITTER
+    ]
 
 
 def curves(cost: Record) -> dict[int, Curve]:

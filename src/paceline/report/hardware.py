@@ -31,17 +31,13 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     out += [("limits", text)] if (text := limits(hardware)) else []
     out += [("memory", memory(hardware["memory"])), *features(hardware["features"])]
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
-    out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]]
-    if not hardware["gpus"]:
-        out.append(("GPU", "none found"))
-    advice = hardware["threads"]
-    why = "; ".join(advice["why"])
-    out.append(("threads", f"{advice['threads']} advised (-t {advice['threads']}): {why}"))
+    out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]] or [("GPU", "none found")]
+    threads, why = hardware["threads"]["threads"], "; ".join(hardware["threads"]["why"])
+    out.append(("threads", f"{threads} advised (-t {threads}): {why}"))
     return out + not_read(hardware["read_errors"])
 
 
 def not_read(errors: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the lines of errors, of which the first has a name."""
     return [("not read" if i == 0 else "", printable(text)) for i, text in enumerate(errors)]
 
 

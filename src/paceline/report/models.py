@@ -21,7 +21,6 @@ def write(models: Sequence[Record], file: IO[str]) -> None:
 
 
 def row(model: Record, *, short: bool) -> tuple[str, ...]:
-    """Return a model's cells. short: abbreviate its path."""
     return (
         printable(abbreviate_home(model["model"]) if short else model["model"]),
         printable(model["family"]),
@@ -77,6 +76,5 @@ def no_models_lines(places: Sequence[Record]) -> list[str]:
 
 def first_notes(notes: Sequence[str]) -> list[str]:
     """Return the first notes, and a line with the number of others."""
-    shown = [printable(note) for note in notes[:MAX_NOTES]]
-    rest = len(notes) - len(shown)
-    return [*shown, *([f"and {rest} more: --json lists all"] if rest else [])]
+    rest = [f"and {len(notes) - MAX_NOTES} more: --json lists all"] if len(notes) > MAX_NOTES else []
+    return [*map(printable, notes[:MAX_NOTES]), *rest]

@@ -56,9 +56,9 @@ def size(n_bytes: int | None) -> str:
     return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 9.95e6 else f"{n_bytes / 1e6:.0f} MB"
 
 
-def bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
+def bar(value: float, largest: float) -> str:
     """Return a bar in proportion to the largest value."""
-    return "█" * max(1, round(width * value / largest)) if largest > 0 else ""
+    return "█" * max(1, round(BAR_WIDTH * value / largest)) if largest > 0 else ""
 
 
 def ratio(value: float | None) -> str:
@@ -67,7 +67,6 @@ def ratio(value: float | None) -> str:
 
 def summary(run: Mapping[str, Any]) -> str:
     """Return a generation's speed and the tokens' sources in one line. run: as of `paceline run --json`.
-
     plain_tokens_per_second: of a few tokens after the answer, if they were measured."""
     parts = [f"{run['tokens_per_second']:.{0 if run['tokens_per_second'] >= 100 else 1}f} tokens/s"]
     by_source = run["stats"]["by_source"].items()
@@ -133,17 +132,10 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
     write_table(("drafter", *names), rows, file, 1)
 
 
-def _fitting(widths: Sequence[int], room: int) -> int:
-    """Return how many columns fit; at least two, so that a second table is narrower."""
-    ends = accumulate(width + COLUMN_GAP for width in widths)
-    return max(min(2, len(widths)), sum(end - COLUMN_GAP <= room for end in ends))
-
-
 def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
     """Write a table. The first `n_left` columns (by default all) are words, the others figures.
-
     On a narrow terminal words are wrapped, and columns without room follow in further tables."""
     n_words = len(columns) if n_left is None else n_left
     width = None if file.isatty() else MAX_COLUMN_WIDTH
@@ -152,7 +144,9 @@ def write_table(
     widths = [max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in by_column]
     minimum = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
     minimum[0] = max(minimum[0], min(widths[0], MAX_NAME))
-    fitting = _fitting(minimum, console.width)
+    ends = accumulate(width + COLUMN_GAP for width in minimum)
+    # At least two, so that a second table is narrower.
+    fitting = max(min(2, len(columns)), sum(end - COLUMN_GAP <= console.width for end in ends))
     if fitting < len(columns):
         for part in (range(fitting), [0, *range(fitting, len(columns))]):
             cells = [[line[i] for i in part] for line in (columns, *rows)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.bench.baselines.llama_cli import LlamaProgram
-from paceline.bench.baselines.llama_programs import (
+from paceline.bench.baselines.llama_server import (
     greedy_arguments,
     model_arguments,
     needs_draft,

@@ -2,7 +2,8 @@
 
 The client runs on the server's cores, so reading has to be cheap: the standard library takes 15 us per piece,
 httpx 40 and httpx2 50, which parse chunks in Python. Pieces are parsed after the measurement. The server is
-not trusted: its answers are limited in bytes, messages and time."""
+not trusted: its answers are limited in bytes, messages and time, and pydantic rejects fields that are missing
+or wrong."""
 
 from __future__ import annotations
 
@@ -13,24 +14,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from paceline.bench.jsonl import describe
+from paceline.bench.system import BenchAnswer
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
 
-BUFFER = 65536
 MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a stream
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
 OVERHEAD = 160  # bytes of memory per piece
 MOST_EVENTS = 1 << 18
 FIELDS = (b"data", b"", b"event", b"id", b"retry")  # of an event stream
 MAX_ANSWER_TIMEOUTS = 30  # duration of a whole answer, in timeouts
+Count = Annotated[int, Field(ge=0, le=10**9)]  # tokens, steps, token ids
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Event:
 @dataclass(frozen=True)
 class Endpoint:
     """An HTTP server. timeout: seconds of silence, and for answers without decoding.
-
     Every method raises PeerError if the server does not answer or answers with something unexpected."""
 
     name: str
@@ -61,7 +62,6 @@ class Endpoint:
         self, path: str, body: Mapping[str, Any] | None = None, *, allowed: Sequence[int] = ()
     ) -> tuple[int, dict[str, Any]]:
         """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding.
-
         allowed: statuses besides 200 that are no refusal."""
         data = None if body is None else json.dumps(body).encode()
         with self._connected(self.timeout * (1 if data is None else MAX_ANSWER_TIMEOUTS)) as connection:
@@ -122,7 +122,7 @@ class Endpoint:
         """Return the pieces of an answer of at most `limit` bytes, each with its arrival time."""
         pieces: list[tuple[float, bytes]] = []
         last_data, room = perf_counter(), limit
-        while piece := response.read1(BUFFER):
+        while piece := response.read1(65536):
             now = perf_counter()
             pieces.append((now - began, piece))
             room -= len(piece) + OVERHEAD
@@ -187,3 +187,57 @@ def error_message(data: Mapping[str, Any]) -> str:
     if isinstance(error, Mapping):
         error = error.get("message") or error.get("detail") or json.dumps(error)
     return truncated(str(error))
+
+
+class DraftCounts(BaseModel):
+    """Draft counts of a request, with the names of llama-server and of vLLM."""
+
+    drafted: Count | None = Field(None, validation_alias=AliasChoices("draft_n", "num_draft_tokens"))
+    accepted: Count = Field(0, validation_alias=AliasChoices("draft_n_accepted", "num_accepted_draft_tokens"))
+
+    @model_validator(mode="after")
+    def _check_accepted(self) -> DraftCounts:
+        if self.accepted > (self.drafted or 0):
+            raise ValueError(f"{self.accepted} accepted of {self.drafted or 0} drafted tokens")
+        return self
+
+
+class Timings(DraftCounts):
+    """The `timings` at the end of an answer of llama-server, which omits zeros."""
+
+    predicted_n: Count = 0
+    predicted_ms: Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)] = 0.0
+
+
+def build_answer(
+    pieces: Sequence[tuple[float, str, tuple[int, ...]]],
+    n_tokens: int,
+    n_prompt: int,
+    timings: Timings,
+    counts: DraftCounts | None,
+    n_first: int,
+    last: float,
+) -> BenchAnswer:
+    """Return the answer of a stream.
+    pieces: arrival, text, token ids. n_first: tokens in the first piece. last: arrival of the last token."""
+    tokens = tuple(token for _, _, ids in pieces for token in ids)
+    seconds, before = last - (pieces[0][0] if pieces else last), min(n_first, n_tokens)
+    # On a busy machine the first tokens may arrive late. Decoding took at least the server's time, which
+    # begins after one token.
+    own_seconds = min(timings.predicted_ms / 1e3, last)
+    if own_seconds > seconds:
+        seconds, before = own_seconds, 1
+    reported: dict[str, Any] = {}
+    if timings.predicted_n > 1 and timings.predicted_ms > 0.0:
+        # Without the first token, which builds before 2026 count in their own speed.
+        reported["own_speed"] = (timings.predicted_n - 1) / timings.predicted_ms * 1e3
+    if counts is not None:
+        drafted, accepted = counts.drafted or 0, counts.accepted
+        # The first token comes from the prefill. No server reports the number of steps with a rejection.
+        reported |= {"steps": max(0, n_tokens - accepted - 1), "drafted": drafted, "accepted": accepted}
+        reported["rejected"] = 0 if drafted == accepted else None
+    return BenchAnswer(
+        text="".join(text for _, text, _ in pieces), tokens=tokens if len(tokens) == n_tokens else None,
+        n_tokens=n_tokens, n_prompt=n_prompt, first=last - seconds, seconds=last,
+        decoded=n_tokens - before, decoding=seconds, **reported,
+    )  # fmt: skip

@@ -51,7 +51,6 @@ class GenerationTimer:
 
 class Transformers:
     """A decoding method of transformers.
-
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
     generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it.
     Raises MissingExtraError, UsageError, or PeerError if a file cannot be loaded."""
@@ -158,17 +157,11 @@ def load(path: Path) -> tuple[Any, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings, log messages and progress bars of transformers."""
+    """Suppress warnings; log messages and progress bars of transformers stay off."""
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -11,14 +11,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.llama_programs import (
+from paceline.bench.baselines.llama_server import (
     draft_arguments,
     find_program,
     greedy_arguments,
     model_arguments,
 )
 from paceline.bench.baselines.process import MAX_OUTPUT, TAIL, BackgroundProgram
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.system.scratch import scratch_folder
 
@@ -35,9 +35,8 @@ FRAME = "\n\n"
 BOS_ROOM = 64  # characters of the BOS token that is printed first
 
 
-class LlamaProgram:
+class LlamaProgram(System):
     """A command-line program of llama.cpp; no process outlives `answer`.
-
     path: of the program; None searches PATH. n_ctx: of target and draft model each. timeout: seconds for a
     request, loading included. Raises PeerError for a missing program, UsageError for unsupported settings."""
 
@@ -72,8 +71,7 @@ class LlamaProgram:
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         """Answer with up to n_draft more tokens than requested, since the programs check their limit between
-        steps. ignore_eos forbids the end token, which differs slightly from continuing after it. Raises
-        PeerError if the program fails."""
+        steps. ignore_eos forbids the end token, which differs slightly from continuing after it."""
         need = len(ask.tokens) + ask.max_tokens + self._n_draft + 4
         if need > self._n_ctx:
             raise PeerError(
@@ -96,11 +94,8 @@ class LlamaProgram:
     def _request(self, ask: BenchRequest, prompt: Path) -> list[str]:
         n_predict = max(1, ask.max_tokens - 1)  # it stops after exceeding it
         out = ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
-        if len(ask.tokens) > BATCH:
-            out += ["-b", str(len(ask.tokens))]
-        if ask.ignore_eos:
-            out.append("--ignore-eos")
-        return [*out, *greedy_arguments(ask.sampling)]
+        out += ["-b", str(len(ask.tokens))] if len(ask.tokens) > BATCH else []
+        return [*out, *["--ignore-eos"] * ask.ignore_eos, *greedy_arguments(ask.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""
@@ -122,9 +117,6 @@ class LlamaProgram:
     def memory(self) -> int | None:
         """Return the largest bytes of RAM seen; None before the first answer."""
         return self._peak or None
-
-    def close(self) -> None:
-        """Do nothing: no process is running."""
 
 
 def last(pattern: str, text: str) -> tuple[float, ...]:

@@ -1,8 +1,9 @@
-"""llama.cpp's server as a System."""
+"""llama.cpp's server as a System, and the command lines of llama.cpp's programs, for builds since 2026."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -12,19 +13,14 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from paceline.bench.baselines.endpoint import Endpoint, Event
-from paceline.bench.baselines.llama_programs import (
-    find_program,
-    model_arguments,
-    needs_draft,
-    spec_types,
-    speculation_arguments,
-)
+from pydantic import BaseModel
+
+from paceline.bench.baselines.endpoint import Count, Endpoint, Event, Timings, build_answer
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
-from paceline.bench.baselines.replies import CompletionEnd, CompletionReply, build_answer, with_drafts
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.speculative.errors import PeerError
 from paceline.speculative.printable import truncated
+from paceline.speculative.sampling import Sampling
 
 XLLAMACPP = "xllamacpp"
 HEALTH = 5.0  # seconds for a health check
@@ -33,11 +29,34 @@ GRACE = 0.3  # seconds from the end of connections to that of the process
 NO_SPECULATION = re.compile(r"[^\n]*(?:vocabs are not compatible|failed to initialize speculative)[^\n]*")
 # Fields of the last message; by default it repeats the prompt and every setting.
 LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
+# Our drafters -> llama.cpp's speculation types.
+TYPES = {"model": "draft-simple", "lookup": "ngram-simple"}
+SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
+# Fields of Sampling, of /completion and, with hyphens, flags.
+PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty")
+SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
+
+
+class CompletionReply(BaseModel):
+    """A message of llama-server's /completion stream."""
+
+    content: str = ""
+    tokens: tuple[Count, ...] = ()
+    stop: bool = False
+    tokens_predicted: Count | None = None
+
+
+class CompletionEnd(BaseModel):
+    """The last message of that stream."""
+
+    tokens_predicted: Count
+    tokens_evaluated: Count
+    stop_type: str = ""
+    timings: Timings
 
 
 def find_server(where: str | None = None) -> tuple[str, ...]:
-    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH. Raises
-    PeerError if there is none."""
+    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH."""
     if where == XLLAMACPP:
         if find_spec(XLLAMACPP) is None:
             raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
@@ -47,7 +66,6 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
 
 class LlamaServer:
     """A llama-server that is stopped by `close`. It samples greedily, or at a temperature without filters.
-
     method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
     `parallel` slots. n_draft, p_min: None uses the program's default. settings: of `model_arguments`. extra:
     further arguments. start_timeout, timeout: seconds to load, and of silence. Raises PeerError, which quotes
@@ -133,8 +151,7 @@ class LlamaServer:
             last = replies[-1][0]
         n_first = (replies[0][1].tokens_predicted or 1) if replies else n_tokens
         pieces = [(at, one.content, one.tokens) for at, one in replies]
-        answer = build_answer(pieces, n_tokens, end.tokens_evaluated, end.timings, n_first, last)
-        return with_drafts(answer, end.timings)
+        return build_answer(pieces, n_tokens, end.tokens_evaluated, end.timings, end.timings, n_first, last)
 
     def memory(self) -> int | None:
         return self._program.memory()
@@ -170,11 +187,76 @@ def request(ask: BenchRequest) -> dict[str, Any]:
         "stop": [],
         "samplers": ["penalties"] * sampling.penalised + ["top_k" if sampling.greedy else "temperature"],
         "top_k": 1,
-        "temperature": sampling.temperature,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repeat_last_n": sampling.repeat_last_n,
+        **{name: getattr(sampling, name) for name in ("temperature", *PENALTIES)},
         # JSON has no infinity; `false` forbids a token.
         "logit_bias": [[t, False if b == -float("inf") else b] for t, b in sampling.logit_bias.items()],
     }
+
+
+def spec_types(method: str) -> tuple[str, ...]:
+    """Return llama.cpp's names of a method: ours, its own, or a comma-separated list; none for plain."""
+    names = [name.strip() for name in method.split(",")]
+    return tuple(TYPES.get(name, name) for name in names if name not in ("plain", "none"))
+
+
+def find_program(path: str, advice: str = "") -> str:
+    """Return the absolute path of a program. advice: for one that is missing. Raises PeerError."""
+    if (program := shutil.which(path)) is None:
+        ways = ", ".join(filter(None, [f"as in --peer {Path(path).name}=PATH", "put it on PATH", advice]))
+        raise PeerError(
+            f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
+            f"path of this one, {ways}"
+        )
+    return str(Path(program).resolve())
+
+
+def needs_draft(types: Sequence[str]) -> bool:
+    return any(one.startswith("draft-") and one != SELF_DRAFTING for one in types)
+
+
+def model_arguments(
+    target: Path,
+    draft: Path | None,
+    *,
+    n_ctx: int,
+    threads: int,
+    flash_attention: bool | None = None,
+    cache_type: str = "f16",
+    gpu_layers: int = 0,
+) -> list[str]:
+    out = ["-m", str(target), "-c", str(n_ctx), "-t", str(threads), "-tb", str(threads)]
+    out += ["-ngl", str(gpu_layers), "-ctk", cache_type, "-ctv", cache_type]
+    if flash_attention is not None:
+        out += ["-fa", "on" if flash_attention else "off"]
+    if draft is not None:
+        out += ["-md", str(draft), "--spec-draft-ngl", str(gpu_layers)]
+        out += ["-ctkd", cache_type, "-ctvd", cache_type]
+    return [*out, "--fit", "off"]  # automatic settings would make runs incomparable
+
+
+def draft_arguments(n_draft: int | None, p_min: float | None) -> list[str]:
+    """Return the flags of the draft length; None uses the program's default."""
+    out = [] if n_draft is None else ["--spec-draft-n-max", str(n_draft), "--spec-draft-n-min", "0"]
+    return out if p_min is None else [*out, "--spec-draft-p-min", f"{p_min:g}"]
+
+
+def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: float | None) -> list[str]:
+    """Return llama-server's speculation flags. n_draft also sets the length that SIZED types copy."""
+    if not types:
+        return []
+    out = draft_arguments(n_draft, p_min) if any(one.startswith("draft-") for one in types) else []
+    for one in types:
+        if n_draft is not None and one in SIZED:
+            out += [f"--spec-{one}-size-m", str(n_draft)]
+    return [*out, "--spec-type", ",".join(types)]
+
+
+def greedy_arguments(sampling: Sampling) -> list[str]:
+    """Return the flags of greedy decoding with the penalties and biases of `sampling`."""
+    flags: dict[str, Any] = {"--temp": 0.0}
+    if sampling.penalised:
+        flags |= {f"--{name.replace('_', '-')}": getattr(sampling, name) for name in PENALTIES}
+    out = [word for name, value in flags.items() for word in (name, f"{value:g}")]
+    for token, bias in sampling.logit_bias.items():
+        out += ["-l", f"{token}{bias:+g}"]
+    return out

@@ -5,20 +5,49 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from paceline.bench.baselines.endpoint import Endpoint, Event
-from paceline.bench.baselines.replies import Chunk, ModelList, Timings, build_answer, with_drafts
-from paceline.bench.system import BenchAnswer, BenchRequest
+from pydantic import AliasPath, BaseModel, Field
+
+from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Event, Timings, build_answer
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import PeerError, UsageError
 from paceline.speculative.printable import truncated
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 
 
-class OpenAIServer:
-    """A running server, which should have no other load meanwhile.
+class Model(BaseModel):
+    id: Annotated[str, Field(min_length=1)]
 
+
+class ModelList(BaseModel):
+    """The answer of /v1/models."""
+
+    data: Annotated[tuple[Model, ...], Field(min_length=1)]
+
+
+class Choice(BaseModel):
+    text: str | None = None
+    token_ids: tuple[Count, ...] | None = None
+
+
+class Usage(BaseModel):
+    prompt_tokens: Count
+    completion_tokens: Count
+
+
+class Chunk(BaseModel):
+    """A message of a /v1/completions stream. counts: vLLM's, with --per-request-spec-decode-metrics."""
+
+    choices: tuple[Choice, ...] | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
+
+
+class OpenAIServer(System):
+    """A running server, which should have no other load meanwhile and keeps running.
     url: http://HOST:PORT, with or without /v1, and `#MODEL` if there are several. timeout: seconds of
     silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds BOS.
     Raises PeerError if the server does not answer, UsageError for an unusable address or model."""
@@ -41,8 +70,7 @@ class OpenAIServer:
         return models[0]
 
     def _takes_extensions(self) -> bool:
-        """True if it accepts settings beyond OpenAI's API, which servers may reject or ignore. This also
-        tests the server before the measurement."""
+        """True if it accepts settings beyond OpenAI's API. It also tests the server before the bench."""
         ask = BenchRequest("a", (), 1)
         status, _ = self._endpoint.fetch(COMPLETIONS, self._request(ask, True), allowed=(400, 422))
         if status != 200:
@@ -94,20 +122,11 @@ class OpenAIServer:
         if not pieces or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
         timings = next(
-            (c.timings for c in reversed(chunks) if c.timings is not None), None
-        ) or Timings.model_validate({})
+            (chunk.timings for chunk in reversed(chunks) if chunk.timings), Timings.model_validate({})
+        )
         # A chunk of a server that sends no token ids counts as one token.
         n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
-        answer = build_answer(
-            pieces, usage.completion_tokens, usage.prompt_tokens, timings, n_first, pieces[-1][0]
-        )
         reported = [timings, *(chunk.counts for chunk in reversed(chunks))]
         counts = next((one for one in reported if one is not None and one.drafted is not None), None)
-        return answer if counts is None else with_drafts(answer, counts)
-
-    def memory(self) -> int | None:
-        """Return None: the server may run on another machine."""
-        return None
-
-    def close(self) -> None:
-        """Leave the server running."""
+        n_tokens, n_prompt = usage.completion_tokens, usage.prompt_tokens
+        return build_answer(pieces, n_tokens, n_prompt, timings, counts, n_first, pieces[-1][0])

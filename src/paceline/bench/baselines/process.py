@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import IO
 
 import psutil
@@ -39,9 +39,8 @@ def free_port() -> int:
 
 class BackgroundProgram:
     """A running program in its own process group, so that Ctrl-C reaches only us.
-
-    The process ends with `close`, with this object, or with our process unless that is killed (SIGKILL).
-    folder: its working directory. Raises PeerError if it cannot be started."""
+    It ends with `close`, with this object, or with our process unless that is killed (SIGKILL). folder: its
+    working directory. Raises PeerError if it cannot be started."""
 
     def __init__(self, name: str, argv: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
@@ -62,7 +61,7 @@ class BackgroundProgram:
         self._finalizer = weakref.finalize(self, _stop, self._process)
         _running.add(self)
 
-    def ended(self, patience: float = 0.0) -> bool:
+    def ended(self, patience: float) -> bool:
         """True if the program has ended or does so within `patience` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=patience)
@@ -93,23 +92,18 @@ class BackgroundProgram:
         return " / ".join(map(truncated, chosen)) or "empty"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Poll `ready` until it is true. Raises PeerError if the program ends first or needs more than
-        `timeout` seconds."""
+        """Poll `ready` until it is true. Raises PeerError if the program ends first or needs longer."""
         deadline = monotonic() + timeout
         while not ready():
-            ended = self.ended()
-            if ended or monotonic() > deadline:
+            if (ended := self.ended(LOOK)) or monotonic() > deadline:
                 late = f"was not ready within {timeout:g} s; its log: {self.log_excerpt()}"
                 raise PeerError(f"{self.name} {self.exit_description() if ended else late}")
-            sleep(LOOK)
 
     def run_to_end(self, timeout: float) -> int:
-        """Wait for the end and return the peak memory in bytes. Raises PeerError after `timeout` seconds or
-        too much output, and if the program fails."""
+        """Wait for the end and return the peak memory. Raises PeerError for failure or excess."""
         deadline, peak = monotonic() + timeout, 0
         while not self.ended(LOOK):
-            with contextlib.suppress(psutil.Error):
-                peak = max(peak, int(psutil.Process(self.pid).memory_info().rss))
+            peak = max(peak, self.memory() or 0)
             too_much = any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs)
             if too_much or monotonic() > deadline:
                 late = f"did not end within {timeout:g} s"
@@ -121,15 +115,13 @@ class BackgroundProgram:
 
     def memory(self) -> int | None:
         """Return the bytes of RAM of the program and its children; None if it has ended."""
-        try:
+        rss = 0
+        with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            rss = int(process.memory_info().rss)
-            for child in process.children(recursive=True):
+            for one in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    rss += int(child.memory_info().rss)
-        except psutil.NoSuchProcess:
-            return None
-        return rss
+                    rss += int(one.memory_info().rss)
+        return rss or None
 
     def close(self) -> None:
         self._finalizer()

@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_logit_drift
-from paceline.bench.certify.greedy import PROMPTS, check_greedy
 from paceline.bench.certify.held import (
     ContextRow,
     FixedRowsTarget,
@@ -22,10 +21,11 @@ from paceline.bench.certify.held import (
 )
 from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
 from paceline.bench.certify.state import check_state
-from paceline.bench.text_comparison import rows_of
+from paceline.bench.text_comparison import explain, rows_of
 from paceline.drafter_factory import make_drafter
 from paceline.drafter_table import HEADS
 from paceline.drafters.parts import MODEL_SOURCE
+from paceline.request_handle import Generation
 from paceline.speculative.errors import ModelError
 from paceline.speculative.sampling import Sampling
 
@@ -40,12 +40,36 @@ RECORDED_ROWS = 48  # of each text
 MAX_NOISE_TEXTS = 3  # on which noise is measured
 MAX_SAMPLED_DEPTH = 7  # tokens of a draft in the sampled check
 MIN_TEXT_TOKENS = 128  # a shorter text may not show the noise
+# Default prompts: typical texts, and repetitive ones whose drafts are long.
+PROMPTS = (
+    '''class Stack:
+    """A last-in, first-out collection."""
+
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        """Put an item on top."""
+        self.items.append(item)
+
+    def pop(self):
+        """Take the item on top."""
+''',
+    '[{"id": 1, "name": "bolt", "price": 0.25}, {"id": 2, "name": "nut", "price": 0.1}, {"id": 3, "name":',
+    "CREATE TABLE orders (\n    id INTEGER PRIMARY KEY,\n    customer TEXT NOT NULL,\n    total REAL\n);\n\n"
+    "INSERT INTO orders (id, customer, total) VALUES\n    (1, 'Ada', 12.5),\n    (2,",
+    "The function returns a new list. If the argument is not a sequence, it raises",
+    "Quelques mots d'été à Zürich: naïve, façade, Ærø, ½ · „Straße“ · 日本語のテスト。\n",
+    'def test_parse_empty():\n    assert parse("") == []\n\n\ndef test_parse_one():\n    '
+    'assert parse("1") == [1]\n\n\ndef test_parse_two():\n',
+    "one two three four five six seven eight nine ten one two three four five six seven eight nine ten one",
+    "2024-03-01T10:00:00Z INFO [api] request done ms=12\n2024-03-01T10:00:01Z INFO [api] request done ms=9\n",
+)
 
 
 @dataclass(frozen=True)
 class CertifyPlan:
     """Sizes and settings of the checks.
-
     n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
     sampling: of the sampled check, at temperature 1 where it is 0. Explicit penalties and biases apply to the
     greedy check too."""
@@ -74,7 +98,6 @@ def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
 
 def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Run every check and return the record that `paceline certify --json` prints.
-
     tick: called with a check's name after each piece of its work.
     every_draft: in the record, the greedy check with all drafts verified, if the policy may draft little."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
@@ -124,6 +147,45 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
             "limit": limit,
         },
     }
+
+
+class GreedyCheck(NamedTuple):
+    """The comparison of plain and drafted decoding of a prompt.
+    text: prompt and plain output. record: as `paceline certify --json` prints it; its logprobs are the number
+    of equal tokens before the first difference, and the largest difference of their log-probabilities."""
+
+    text: tuple[int, ...]
+    plain: Generation
+    record: dict[str, Any]
+
+
+def check_greedy(
+    llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
+) -> GreedyCheck:
+    """Compare `n` tokens.
+    sampling: at temperature 0, with any penalties and biases. plain: the plain output, if known."""
+    request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0, "remember": False}
+    prompt = tuple(prompt)  # an empty list would mean a batch without prompts
+    plain = plain or llm.generate(prompt, plain=True, **request)
+    drafted = llm.generate(prompt, **request)
+    difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
+    verdict, described = "identical", None
+    if difference is not None:
+        verdict = "near-tie" if difference.near_tie else "defect"
+        piece = llm.target.text.piece
+        texts = tuple("" if t is None else piece(t).decode(errors="replace") for t in difference.tokens)
+        described = vars(difference) | {"text": texts}
+    equal = None if difference is None else difference.index
+    both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:equal]
+    worst = float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0))  # NaN too
+    record = {
+        "verdict": verdict,
+        "n_tokens": plain.n_tokens,
+        "stats": drafted.stats.as_dict(),
+        "difference": described,
+        "logprobs": {"tokens": len(both), "worst": worst},
+    }
+    return GreedyCheck((*prompt, *plain.tokens), plain, record)
 
 
 def prompt_tokens(llm: LLM, prompt: str) -> list[int]:

@@ -34,7 +34,6 @@ UNKNOWN_IF_DRAFTED = -1  # for a first token whose draft probability is unknown;
 
 class OutcomeTable:
     """Counts of the outcomes of a stated distribution.
-
     planned: expected number of draws, which decides in advance which outcomes are pooled as rare."""
 
     def __init__(self, law: Vector, planned: float) -> None:
@@ -57,8 +56,7 @@ class OutcomeTable:
 
 
 def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
-    """Return the logarithm of the evidence of `counts` [..., outcomes], of which the last outcome is
-    impossible."""
+    """Return the logarithm of the evidence of `counts` [..., outcomes]; the last outcome is impossible."""
     drawn, stated = counts[..., :-1], p[:-1]
     n = drawn.sum(-1)
     bets = [
@@ -70,8 +68,7 @@ def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
 
 
 def log_gamma(x: Any) -> Any:
-    """Return log gamma by Stirling's series at x + 8 and the recurrence, since math.lgamma is not
-    vectorised."""
+    """Return log gamma, vectorised, by Stirling's series at x + 8 and the recurrence."""
     above = x + 8.0
     series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
     series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)
@@ -110,8 +107,7 @@ class ContextCounts:
         return list(self._tables[test].values())
 
     def add(self, step: Step, second: int, shallow: bool) -> None:
-        """Count the first step of a run and the text's second token. shallow: the draft was cut to depth
-        1."""
+        """Count a run's first step and the text's second token. shallow: the draft was cut to depth 1."""
         tree, first = step.tree, step.tokens[0]
         children = tree.children(ROOT)
         q = None if tree.q is None or not children else tree.q[children[0]]
@@ -149,8 +145,7 @@ class ContextCounts:
         return self._tables[test][key]
 
     def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
-        """Count siblings: each after the first is sampled from its own q, whatever happens to the earlier
-        ones."""
+        """Count siblings: each after the first is drawn from its own q, whatever happens to earlier ones."""
         assert tree.q is not None  # the caller's condition
         share = 1.0
         for place, (before, child) in enumerate(pairwise(children), 1):

@@ -126,7 +126,6 @@ class SamplingSetup:
         self, context: Context, after: Sequence[int] = (), overlooked: int = 0
     ) -> Probabilities:
         """Return the distribution of plain sampling after `context` and `after`.
-
         overlooked: number of the last tokens that the penalties ignore."""
         self.place.at = context.row
         history = [*context.tokens, *after]
@@ -181,8 +180,7 @@ def detectable_shift(loop: SamplingSetup, context: Context) -> tuple[float, ...]
 
 
 def first_q(loop: SamplingSetup, context: Context) -> Probabilities | None:
-    """Return the distribution of the first drafted token: one-hot if deterministic, None if nothing is
-    drafted."""
+    """Return the distribution of the first drafted token, one-hot if deterministic; None without a draft."""
     loop.place.at = context.row
     budget = loop.budget.limited_to(1, loop.budget.nodes, loop.budget.width)
     state = loop.drafter.open(context.tokens, 0)

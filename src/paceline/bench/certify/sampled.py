@@ -25,7 +25,6 @@ SUSPICIOUS, LONGER = 0.03, 3  # below this p-value there are up to so many times
 @dataclass(frozen=True)
 class SampledCheck:
     """Results of the sampled check.
-
     runs: of all contexts together. p_values: by test, of each context and last of all together; they are
     anytime-valid. level: the p-value below which a test counts as biased, corrected for the number of tests.
     overruns: texts that continued after the end-of-text token. ties: contexts where greedy output was not the
@@ -54,7 +53,6 @@ class SampledCheck:
 
 class ContextRuns:
     """Repeated decoding of two tokens after one context with new seeds.
-
     Every other draft is cut to depth 1, where the distribution of its first token's outcome is known exactly.
     The token after a fully accepted path then falls within the two that are counted."""
 
@@ -88,10 +86,8 @@ class ContextRuns:
 def check_sampled(
     loop: SamplingSetup, places: Sequence[Context], n: int, runs: int, seed: int, tick: Callable[[], None]
 ) -> SampledCheck:
-    """Run `runs` times after each of the `n` best contexts, and tick after every CHUNK of them.
-
-    It stops early when a bias is found, and continues when one is suspected. Contexts where nothing is
-    drafted get fewer runs."""
+    """Run `runs` times after each of the `n` best contexts, fewer when a bias is found or nothing is drafted
+    there and more when one is suspected. tick: called after every CHUNK of them."""
     contexts = select_contexts(loop, places, n)
     overruns, ties = count_overruns(loop, contexts, seed), count_wrong_ties(loop, places)
     all_runs = [ContextRuns(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
@@ -139,8 +135,7 @@ def next_step(loop: SamplingSetup, policy: FixedPolicy, request: ActiveRequest) 
 
 
 def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) -> int:
-    """Return the number of texts that continued after their end: the token most often drafted and
-    accepted."""
+    """Return the number of texts that continued after their end: the likeliest drafted and accepted token."""
     policy, wrong = FixedPolicy(loop.budget), 0
     for number, context in enumerate(contexts):
         q = first_q(loop, context)
@@ -153,8 +148,7 @@ def count_overruns(loop: SamplingSetup, contexts: Sequence[Context], seed: int) 
             step = next_step(loop, policy, request)
             request.close()
             last = len(step.tokens) - 1
-            if end in step.tokens and (step.tokens.index(end) < last or step.stop_reason != "eos"):
-                wrong += 1
+            wrong += end in step.tokens and (step.tokens.index(end) < last or step.stop_reason != "eos")
     return wrong
 
 
@@ -168,8 +162,5 @@ def count_wrong_ties(loop: SamplingSetup, contexts: Sequence[Context]) -> int:
         request = start_sampled_request(greedy, context, 0)
         tokens = next_step(greedy, policy, request).tokens
         request.close()
-        for i, token in enumerate(tokens):
-            if token != argmax(rounded.row_after(tokens[:i])):
-                wrong += 1
-                break
+        wrong += any(token != argmax(rounded.row_after(tokens[:i])) for i, token in enumerate(tokens))
     return wrong

@@ -24,7 +24,6 @@ SESSION_CLOSE_PROBABILITY = 0.2  # per pass: the second session is closed before
 @dataclass(frozen=True)
 class StateCheck:
     """The result of the walk that came nearest to its limit.
-
     worst: the largest difference of a logit from the row computed afresh.
     noise: effect of the shape of a pass alone. spread: standard deviation of the walk's logits.
     rows: number of rows compared in all walks. beside: another session was in the passes."""
@@ -67,8 +66,7 @@ def check_state(
     seed: int,
     tick: Callable[[], None],
 ) -> StateCheck:
-    """Walk `sequences` times along the texts, each time comparing the last row, or all rows of a target with
-    equal rows."""
+    """Walk `sequences` times along the texts, comparing the last row, or all of a target with equal rows."""
     random = np.random.default_rng([seed, 3])
     nearest: StateCheck | None = None
     tokens = rows = 0
@@ -93,7 +91,6 @@ def check_state(
 
 class RandomWalk:
     """Decoding along a text with drafts of which a random part is right.
-
     other: text of a second session in the same passes; empty for none."""
 
     def __init__(
@@ -189,8 +186,7 @@ def _row(out: ForwardOutput, row: int) -> Rows:
 def among_decoys(
     right: Sequence[int], depth: int, width: int, nodes: int, n_vocab: int, random: np.random.Generator
 ) -> tuple[DraftTree, list[int]]:
-    """Return `width` chains of `depth` random tokens, one of which begins with `right`, and the nodes of that
-    part."""
+    """Return `width` chains of `depth` random tokens, one beginning with `right`, and the nodes of that."""
     tokens: list[int] = []
     parents: list[int] = []
     path: list[int] = []

@@ -24,6 +24,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.rng import RNG_NAME
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.vocabulary import Vocab
+from paceline.system.locks import folder_lock
 
 FORMAT = 1  # raised when a field changes its meaning or is removed
 BEGIN = b'{"format":'
@@ -33,9 +34,8 @@ INTERRUPTED = "interrupted"
 
 class Recorder:
     """A writer that appends answered requests to `path`, which need not exist.
-
-    warn: called once with the reason if a request cannot be written; recording then stops.
-    Raises UsageError for a file that cannot be written or holds other data."""
+    warn: called once with the reason if a request cannot be written; recording then stops. Raises UsageError
+    for a file that cannot be written or holds other data."""
 
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         self.path = path
@@ -45,8 +45,7 @@ class Recorder:
         self._first = _first(path)
 
     def begin(self, vocab: Vocab, model: str) -> None:
-        """Set the model's name and vocabulary. Raises UsageError if the file holds requests of another
-        vocabulary, which could not be replayed together."""
+        """Set the model. Raises UsageError if the file holds requests of another vocabulary."""
         head = {"n_vocab": vocab.size, "vocab": vocab_fingerprint(vocab)}
         if any(self._first.get(name, ours) != ours for name, ours in head.items()):
             raise UsageError(f"--record {self.path}: is of another vocabulary; name another file")
@@ -64,8 +63,7 @@ class Recorder:
         category: str = "",
         session: str = "",
     ) -> None:
-        """Append a request, unless its answer is empty. session: requests that share it are one conversation,
-        in the order added."""
+        """Append a request, unless its answer is empty. session: of one conversation, in the order added."""
         if not self.adding or not generation.tokens:
             return
         # With sampled drafts, the noise of a token depends on the drafts.
@@ -83,9 +81,7 @@ class Recorder:
             "times": {
                 "prompt": generation.prompt_seconds,
                 "seconds": generation.seconds,
-                "steps": generation.stats.steps,
-                "drafted": generation.stats.drafted,
-                "accepted": generation.stats.accepted,
+                **{name: getattr(generation.stats, name) for name in ("steps", "drafted", "accepted")},
             },
             "prompt_tokens": list(prompt),
             "tokens": generation.tokens,
@@ -101,8 +97,7 @@ class Recorder:
 
 
 def non_default_settings(settings: Any, default: Any) -> dict[str, Any]:
-    """Return the settings that differ from the default, as JSON can hold them: an infinite logit bias as
-    text."""
+    """Return the settings that differ from the default; an infinite logit bias as text, for JSON."""
     usual = asdict(default)
     out = {name: value for name, value in asdict(settings).items() if value != usual[name]}
     if "logit_bias" in out:
@@ -113,9 +108,8 @@ def non_default_settings(settings: Any, default: Any) -> dict[str, Any]:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append a whole line or nothing. Raises OSError."""
-    opened = _open(path)
-    with os.fdopen(opened, "ab+", buffering=0) as file:
-        _wait_for_others(opened)
+    # Locked, since its end is stable only while nobody writes.
+    with os.fdopen(_open(path), "ab+", buffering=0) as file, folder_lock(path):
         if end := file.seek(0, os.SEEK_END):
             file.seek(end - 1)
             if file.read(1) != b"\n":
@@ -126,24 +120,13 @@ def append_line(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, "the disk is full")
 
 
-def _wait_for_others(opened: int) -> None:
-    """Lock the file until it is closed, since its end is stable only while nobody writes."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: at worst there is an empty line
-        return
-    with suppress(OSError):  # as on some network file systems
-        fcntl.flock(opened, fcntl.LOCK_EX)
-
-
 def _open(path: Path) -> int:
     # Private: it holds users' prompts.
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
 
 
 def _first(path: Path) -> dict[str, Any]:
-    """Return the first recorded request, {} if there is none. Raises UsageError for a file that cannot be
-    written or holds other data."""
+    """Return the first recorded request, {} if there is none."""
     if path.exists() and not path.is_file():
         raise UsageError(f"--record {path}: is no file; name one, or one to be made")
     try:

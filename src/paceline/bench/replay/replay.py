@@ -38,9 +38,7 @@ MAX_TOKENS_UNLIMITED = 1 << 30  # tokens; drafters must not know where the recor
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """Resources shared by the methods of a replay.
-
-    text: the tokenizer, if any. costs: of passes; None predicts no speeds."""
+    """Resources shared by the methods of a replay. costs: of passes; None predicts no speeds."""
 
     vocab: Vocab
     text: object = None
@@ -130,8 +128,8 @@ class ReplayedRequest(NamedTuple):
 
 
 def sum_requests(played: Sequence[ReplayedRequest]) -> Record:
-    """Return the sums over some requests as a record. predicted: speeds from the costs of passes, without
-    those of prompts; the speedup is over plain decoding of the same requests."""
+    """Return the sums over some requests. predicted: speeds by the costs of passes, without those of prompts;
+    the speedup is over plain decoding of the same requests."""
     results = [one.result for one in played]
     tokens, steps = [result.tokens for result in results], [result.steps for result in results]
     seconds = [result.seconds for result in results if result.seconds is not None]
@@ -158,7 +156,7 @@ def sum_requests(played: Sequence[ReplayedRequest]) -> Record:
 
 
 def by_category(played: Sequence[ReplayedRequest]) -> dict[str, Record]:
-    """Return the sums of each category in order of appearance; empty if no request has a category."""
+    """Return the sums of each category; empty if no request has a category."""
     names = list(dict.fromkeys(one.request.category for one in played))
     if names == [""]:
         return {}
@@ -168,8 +166,8 @@ def by_category(played: Sequence[ReplayedRequest]) -> dict[str, Record]:
 def methods_of(
     text: str, settings: Mapping[str, Any], *, draft: bool = False, costs: bool = False
 ) -> list[Method]:
-    """Parse a comma-separated list of methods. draft: a draft model is given. costs: pass costs are known;
-    plain decoding is then always included, as the base of speedups."""
+    """Parse a comma-separated list of methods. draft, costs: whether a draft model and pass costs are known.
+    With costs plain decoding is always included, as the base of speedups."""
     named = {part.strip() for part in text.split(",")}
     if not any(named):
         raise UsageError("no method named: give some, e.g. --methods lookup")
@@ -186,7 +184,6 @@ def methods_of(
 
 class Replay:
     """All requests of all traces with all methods.
-
     fresh: learning drafters forget before each request, not only before each file. Raises UsageError for a
     method that needs target output that was not recorded, or a cost that is unknown."""
 
@@ -220,8 +217,7 @@ class Replay:
         return len(self._played)
 
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:
-        """Replay all requests. tick: called after each; an exception from it ends the replay, and `results`
-        covers the requests before it."""
+        """Replay all requests. An exception from `tick` ends it; `results` covers the requests before."""
         previous = None
         for file, one in self._requests:
             if self.fresh or file != previous:
@@ -232,9 +228,7 @@ class Replay:
             tick(REQUEST_PHASE)
 
     def results(self) -> list[Record]:
-        """Return a record for each method over the requests that are done.
-
-        policy: its summary since it last forgot. each: results by request."""
+        """Return a record for each method over the requests that are done. each: results by request."""
         plain = None
         if self.means.costs is not None:
             plain = next((i for i, lane in enumerate(self._lanes) if lane.method.plain), None)
@@ -244,9 +238,8 @@ class Replay:
             played = []
             for (file, one), results in zip(self._requests, self._played, strict=False):
                 group = groups.setdefault((file, one.conversation), len(groups))
-                played.append(
-                    ReplayedRequest(one, group, results[i], None if plain is None else results[plain])
-                )
+                base = None if plain is None else results[plain]
+                played.append(ReplayedRequest(one, group, results[i], base))
             summary = lane.policy.summary
             record = {
                 "method": lane.method.name,

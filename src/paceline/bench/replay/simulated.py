@@ -26,7 +26,6 @@ class VirtualClock:
 
 class SimulatedTarget(DelegatingTarget):
     """A target whose passes advance the clock by the cost of their rows at the sessions' mean context length.
-
     step: seconds of each commit. prompts: the first prefill of a session costs time too."""
 
     def __init__(

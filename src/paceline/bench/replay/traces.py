@@ -41,9 +41,7 @@ FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or req
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A request of a file. id: of the line, or its number, and the turn's number in a conversation.
-
-    Requests of one line, or of one session that is not "", are one conversation."""
+    """A request of a file. id: of the line, or its number, and the turn's number in a conversation."""
 
     id: str
     line: int
@@ -53,14 +51,13 @@ class TraceRequest:
 
     @property
     def conversation(self) -> int | str:
-        """Identifier of the conversation within the file."""
+        """Identifier of the conversation within the file: the session, or the line if that is ""."""
         return self.session or self.line
 
 
 @dataclass
 class Trace:
     """The requests of a file.
-
     n_vocab, vocab: size and fingerprint of the vocabulary, if known. needed: its least size for these tokens.
     unusable: number and reason of the first REPORTED skipped lines. n_unusable: of all."""
 
@@ -73,8 +70,7 @@ class Trace:
     n_unusable: int = 0
 
     def add(self, number: int, line: Mapping[str, Any], turns: list[tuple[str, Recording]]) -> None:
-        """Add the requests of a line. Raises UsageError if its vocabulary differs from that of earlier
-        lines."""
+        """Add the requests of a line. Raises UsageError if its vocabulary is another."""
         self._agree(line, [one for _, one in turns])
         name = line.get("id", line.get("custom_id"))
         name = str(name if isinstance(name, str | int) else number)
@@ -95,10 +91,8 @@ class Trace:
         if self.n_vocab is not None and self.needed > self.n_vocab:
             different = f"token {self.needed - 1:,} was recorded, and there are {self.n_vocab:,}"
         if different:
-            raise UsageError(
-                f"is of another vocabulary ({different}); replay it by itself, with the model that was "
-                "recorded"
-            )
+            advice = "replay it by itself, with the model that was recorded"
+            raise UsageError(f"is of another vocabulary ({different}); {advice}")
 
 
 def count_lines(path: Path) -> int:
@@ -119,7 +113,6 @@ def read(
     tick: Callable[[str], None] = lambda _: None,
 ) -> Trace:
     """Read a file of recorded requests.
-
     n_vocab, vocab: of the model, if known. template: messages go through the tokenizer's chat template.
     limit: maximum number of requests. tick: called with LINE after each line. Raises UsageError for a file
     without a request, for a vocabulary that differs, and for text without the tokenizer or template."""
@@ -165,9 +158,7 @@ def requests_of(
     line: dict[str, Any], tokenizer: Text | None, *, template: bool
 ) -> list[tuple[str, Recording]]:
     """Return the requests of a line with a suffix of their id, "" if the line has only one.
-
-    template: messages go through the model's chat template. Raises UsageError for a line that cannot be used,
-    and MissingTokenizerError."""
+    Raises UsageError for a line that cannot be used, and MissingTokenizerError."""
     if {"prompt_tokens", "tokens"} <= line.keys():
         return [("", _from_tokens(line))]
     response: Any = line.get("response")
@@ -223,8 +214,8 @@ def _ids(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def _joined(parts: Sequence[tuple[str, str]], tokenizer: Text) -> Iterator[Recording]:
-    """Yield a request for each assistant message, whose prompt is all earlier messages. All are encoded into
-    one list, so that each prompt begins with the tokens of earlier ones."""
+    """Yield a request for each assistant message. All are encoded into one list, so that each prompt begins
+    with the tokens of earlier ones."""
     waiting, tokens, earlier = "", list[int](), ""
     for role, content in parts:
         if role != ASSISTANT:

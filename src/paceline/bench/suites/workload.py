@@ -26,7 +26,6 @@ FILE_FORMATS = ("specbench", "sessions")  # FORM of FORM:FILE
 @dataclass(frozen=True)
 class Item:
     """A prompt to complete, or chat messages of which the last is the user's.
-
     An assistant's content may be None: the model's answer to an earlier item of the session, the last None
     for the last item. session: items that share it (not "") follow each other. earlier: ids of the session's
     items before this one. size: "tiny" or "full"; "" fits any model."""
@@ -64,10 +63,10 @@ def suites() -> list[dict[str, Any]]:
 
 def load(text: str) -> list[Item]:
     """Return the items of comma-separated suites, groups or .jsonl files.
-
     A file has our fields (see Item), or the questions of Spec-Bench or SPEED-Bench; FORM:FILE names its form.
     Raises UsageError with file and line."""
     out: dict[str, Item] = {}
+    sessions: dict[str, tuple[str, ...]] = {}  # ids of their items so far
     for part in suite_names(text):
         if is_file(part):
             form, path = split_format(part)
@@ -77,12 +76,9 @@ def load(text: str) -> list[Item]:
         else:
             raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
         for item in items:
-            if out.setdefault(item.id, item) is not item:
+            if item.id in out:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
-    sessions: dict[str, tuple[str, ...]] = {}
-    for item in out.values():
-        if item.session:
-            earlier = sessions.get(item.session, ())
+            earlier = sessions.get(item.session, ()) if item.session else ()
             out[item.id] = replace(item, earlier=earlier)
             sessions[item.session] = (*earlier, item.id)
     return list(out.values())
@@ -142,8 +138,7 @@ def filter_size(items: Sequence[Item], size: str) -> list[Item]:
 
 
 def sample_items(items: Sequence[Item], n: int) -> list[Item]:
-    """Return at most n items in order, spread evenly over and within categories. A session is included from
-    its start."""
+    """Return at most n items in order, spread over and within categories; of a session, the first ones."""
     sample = {item.id for item in islice(interleaved(items), n)}
     return [item for item in items if item.id in sample]
 
