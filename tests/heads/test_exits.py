@@ -26,8 +26,8 @@ from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.entries import Entries
 from paceline.heads.exit_target import ExitTarget, KangarooSession
-from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import read_head, write_head
+from paceline.heads.networks import ExitsHead, KangarooHead
 from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs

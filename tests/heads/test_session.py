@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from paceline.drafters.head import HeadDrafter
 from paceline.heads.arrays import array
-from paceline.heads.block import BlockHead, block_inputs
 from paceline.heads.decoder import KeyValueCache, causal_mask
-from paceline.heads.eagle import EagleHead
+from paceline.heads.networks import BlockHead, EagleHead, block_inputs
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import Budget, RequiredOutputs

@@ -59,7 +59,7 @@ class HeadConfig:
     mask_token: the token that stands for tokens not drafted yet.
     windows: positions that attention sees, by layer, 0 for all; () for all everywhere.
     causal_windows: in layers with a window, a block's slots see only earlier ones.
-    markov: kind of DSpark's correction by the token before (block.py), "" for none. markov_rank: its rank.
+    markov: kind of DSpark's correction by the token before (networks.py), "" for none. markov_rank: its rank.
     from_root: the root's slot of a block drafts the first token.
     exits: of a head on the target's first layers, an entry for each of `layer_ids`; () before the training
     has measured them. default_exit: the place of the one that drafts.

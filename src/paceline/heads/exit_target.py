@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from paceline.heads.arrays import array, to_numpy, zeros
 from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
 from paceline.heads.draft_base import DraftForward
-from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles
+from paceline.heads.networks import ExitsHead, KangarooHead
 from paceline.heads.session import HeadSession, Row, tree_mask
 from paceline.heads.target import HeadBase, HeadTarget
 from paceline.speculative.interfaces import RequiredOutputs, Session, Target

@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import array, concatenate, to_numpy, zeros
-from paceline.heads.block import BlockHead, block_inputs
 from paceline.heads.decoder import KeyValueCache, as_mask, block_mask, causal_mask
-from paceline.heads.eagle import EagleHead
-from paceline.heads.medusa import MedusaHead
+from paceline.heads.networks import BlockHead, EagleHead, MedusaHead, block_inputs
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import ROOT, DraftTree
 

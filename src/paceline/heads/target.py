@@ -12,16 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import array
-from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
 from paceline.heads.draft_base import DraftBase, DraftForward
-from paceline.heads.eagle import EagleHead
-from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, prefix_errors, weights_file
-from paceline.heads.medusa import MedusaHead
+from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
 from paceline.heads.session import HeadSession, open_session
-from paceline.heads.shapes import check_shapes
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Caps, Session, Target
 from paceline.speculative.tree import DraftTree, chain

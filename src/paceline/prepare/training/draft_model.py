@@ -22,11 +22,17 @@ from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
 from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
-from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, write_llama
-from paceline.prepare.training.recipe import Recipe, document_mask, head_loss, layer_weights, sampled_logits
+from paceline.prepare.training.recipe import (
+    Recipe,
+    TrainingBatch,
+    document_mask,
+    head_loss,
+    layer_weights,
+    sampled_logits,
+)
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 

@@ -20,10 +20,9 @@ import torch
 
 from paceline.prepare.training.answer_folder import writing
 from paceline.prepare.training.answers import CHECKPOINT
-from paceline.prepare.training.batches import batches_of, make_batch
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import Sequences, TrainingSequence
-from paceline.prepare.training.recipe import Recipe
+from paceline.prepare.training.recipe import Recipe, batches_of, make_batch
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
 

@@ -21,18 +21,23 @@ from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
-from paceline.prepare.training.batches import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.exit_recipes import ExitsRecipe, KangarooRecipe
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
 from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipe import RANDOM_TOKENS, Recipe
-from paceline.prepare.training.recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MedusaRecipe
+from paceline.prepare.training.recipe import RANDOM_TOKENS, DraftVocabulary, Recipe
+from paceline.prepare.training.recipes import (
+    BlockRecipe,
+    Eagle3Recipe,
+    EagleRecipe,
+    ExitsRecipe,
+    KangarooRecipe,
+    MedusaRecipe,
+)
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.strict_json import parse_json
