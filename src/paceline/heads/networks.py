@@ -34,12 +34,11 @@ class EagleHead:
         self._rotary = Rotary(config.shape)
         self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._fc = linear(weights, "fc", make)
-        self._norm, self._output = weights.get("norm.weight"), output_matrix(weights, make)
+        self._norm, self._output = weights.get("norm.weight"), linear(weights, "lm_head", make)
         self._hidden_norm = weights.get("layers.0.hidden_norm.weight")
         self._input_norm = weights.get("input_norm.weight")
-        self._fc_norms = (
-            [weights[f"fc_norm.{i}.weight"] for i in range(len(config.layer_ids))] if config.fc_norm else []
-        )
+        n_norms = len(config.layer_ids) if config.fc_norm else 0
+        self._fc_norms = [weights[f"fc_norm.{i}.weight"] for i in range(n_norms)]
 
     def fuse(self, features: Any) -> Any:
         """Return the hidden states [rows, hidden] that the layer takes, of features [rows, layers, width]."""
@@ -83,13 +82,6 @@ class EagleHead:
         return self._output(hidden)
 
 
-def output_matrix(weights: Weights, make: MakeLinear | None = None) -> Product:
-    """Return the product with the output matrix. Raises ModelError without one."""
-    if "lm_head.weight" not in weights:
-        raise ModelError("the head has no output matrix (lm_head.weight)")
-    return linear(weights, "lm_head", make)
-
-
 class MedusaHead:
     """Small blocks on the target's last hidden state (Cai et al. 2024, arXiv:2401.10774): head i drafts the
     token at depth i + 1. They share one output matrix over the draft vocabulary, or each has its own."""
@@ -105,7 +97,7 @@ class MedusaHead:
             self._outputs = [linear(weights, f"lm_head.{i}", make) for i in heads]
         else:
             self._blocks = [[linear(weights, f"blocks.{i}.linear", make)] for i in heads]
-            self._outputs = [output_matrix(weights, make)]
+            self._outputs = [linear(weights, "lm_head", make)]
 
     def forward(self, hidden: Any) -> Any:
         """Return the logits [depth * rows, draft_vocab] of hidden states [rows, hidden], depth by depth."""
@@ -131,7 +123,7 @@ class BlockHead:
         self._rotary = Rotary(config.shape)
         self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._fc, self._hidden_norm = linear(weights, "fc", make), weights["hidden_norm.weight"]
-        self._norm, self._output = weights["norm.weight"], output_matrix(weights, make)
+        self._norm, self._output = weights["norm.weight"], linear(weights, "lm_head", make)
         self.markov = MarkovHead(config.markov, weights, make) if config.markov else None
 
     @property
@@ -163,11 +155,6 @@ class BlockHead:
         return self._output(outputs)
 
 
-def block_inputs(root: Any, mask: Any, rows: int) -> Any:
-    """Return the embeddings of a block: the root's [1, hidden], and the mask token's."""
-    return concatenate([root, *[mask] * (rows - 1)], 0)
-
-
 class MarkovHead:
     """What the token before adds to the logits of a block's slot, by a low rank (DSpark).
     vanilla: a product of two matrices. gated: the first one's row is gated by the slot's
@@ -175,10 +162,8 @@ class MarkovHead:
 
     def __init__(self, kind: str, weights: Weights, make: MakeLinear | None = None) -> None:
         self._kind = kind
-        self._table, self._out = (
-            weights["markov_head.markov_w1.weight"],
-            linear(weights, "markov_head.markov_w2", make),
-        )
+        self._table = weights["markov_head.markov_w1.weight"]
+        self._out = linear(weights, "markov_head.markov_w2", make)
         self._inner = {"gated": "gate_proj", "rnn": "joint_proj"}.get(kind, "")
         self._projection = linear(weights, f"markov_head.{self._inner}", make) if self._inner else None
 
@@ -217,7 +202,7 @@ class ExitsHead:
         self.config = config
         eps, places = config.shape.eps, range(len(config.layer_ids))
         self._adapters = [ExitAdapter(weights, f"exits.{i}.", eps, make) for i in places]
-        self._output = output_matrix(weights, make)
+        self._output = linear(weights, "lm_head", make)
 
     def logits(self, hidden: Any, place: int) -> Any:
         """Return logits [rows, draft_vocab] from hidden states [rows, width] of the exit layer `place`.
@@ -233,7 +218,7 @@ class KangarooHead:
     def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config, self._rotary = config, Rotary(config.shape)
         self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
-        self._norm, self._output = weights["norm.weight"], output_matrix(weights, make)
+        self._norm, self._output = weights["norm.weight"], linear(weights, "lm_head", make)
 
     def extend(self, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any) -> Any:
         """Append rows of hidden states [rows, width], and return the layers' outputs.

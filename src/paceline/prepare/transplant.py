@@ -44,9 +44,7 @@ STEP = 1024  # tokens between two ticks
 
 @dataclass(frozen=True)
 class TokenPieces:
-    """The draft tokens of all target tokens.
-
-    ids[starts[t]:starts[t + 1]]: pieces of target token t in order; none if unknown.
+    """ids[starts[t]:starts[t + 1]]: pieces of target token t in order; none if unknown.
     never_drafted: tokens that must never be drafted.
     counts: target tokens whose text is one draft token (same) or several (spelled), and control tokens that
     the draft has by name or role (special) or lacks (silent)."""
@@ -67,9 +65,8 @@ def match(
     draft_roles: Mapping[str, int],
     tick: Callable[[], None],
 ) -> TokenPieces:
-    """Find the pieces of every target token.
-
-    roles: names of tokens in the files (bos, eos, padding, ...). tick: called every STEP tokens."""
+    """Find the pieces of every target token. tick: called every STEP tokens.
+    roles: names of tokens in the files (bos, eos, padding, ...)."""
     special = counterparts(target, draft, roles, draft_roles)
     # Of several with one counterpart only one may be drafted, preferably an end token.
     holder_of: dict[int, int] = {}
@@ -106,9 +103,7 @@ def match(
 def counterparts(
     target: TokenizerVocab, draft: TokenizerVocab, roles: Mapping[str, int], draft_roles: Mapping[str, int]
 ) -> dict[int, int]:
-    """Map target control tokens to draft control tokens of the same name, else the same role, else an end
-    token.
-
+    """Map target control tokens to draft control tokens of the same name, else role, else to an end token.
     A role of a token with text is ignored (BPE's default BOS is a comma)."""
     draft_tokens = {role: token for role, token in draft_roles.items() if token in draft.names}
     ends = [draft_tokens[role] for role in ("eot", "eos") if role in draft_tokens] or sorted(draft.vocab.eos)
@@ -151,11 +146,9 @@ PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   
 
 
 class Transplant:
-    """Both opened files; of the target only the part before its weights.
-
+    """Both opened files; of the target only the part before its weights. Raises UsageError and ModelError.
     new_type: of the new tensors; None keeps the old type, or Q8_0. tied: one matrix, with the output
-    weights, serves as both; None only if llama.cpp requires it. Raises UsageError and ModelError.
-    """
+    weights, serves as both; None only if llama.cpp requires it."""
 
     def __init__(
         self, draft: Path, target: Path, *, new_type: str | None = None, tied: bool | None = None
@@ -194,11 +187,9 @@ class Transplant:
     def write(
         self, out: Path, *, force: bool = False, tick: Callable[[str], None] = lambda _: None
     ) -> dict[str, Any]:
-        """Write the file and return a record for `paceline transplant --json`.
-
-        The file appears at `out` only if it is complete and llama.cpp tokenizes with it as with the target.
-        vocab: tokens, of which same, spelled, special and silent are as in TokenPieces. pieces: mean number
-        of pieces of those with several. size: bytes. type: of the embedding."""
+        """Write the file and return a record for `paceline transplant --json`, with TokenPieces' counts and
+        the mean number of `pieces` of tokens with several.
+        `out` appears only if it is complete and llama.cpp tokenizes with it as with the target."""
         check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
             TokenizerVocab(self._target.vocab, self._target.text.encode_continuation),
@@ -293,7 +284,6 @@ class Transplant:
 
 def transplant_rows(table: TensorRows, pieces: TokenPieces, *, read: bool) -> Iterator[NDArray[np.float32]]:
     """Yield the new table, at most CHUNK_ROWS rows at a time.
-
     read: an embedding, where a token has its last piece's row. Otherwise an output matrix, where it has the
     mean of its pieces' rows; with several pieces that is scaled towards the mean of all rows. Tokens that are
     never drafted have the mean of all rows, so that they are never likelier than average."""

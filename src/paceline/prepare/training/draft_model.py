@@ -1,10 +1,8 @@
 """A small Llama distilled to draft for a target: an ordinary draft model, for every engine.
-
 It has the target's vocabulary, and learns the target's distribution over its own answers (DistillSpec: Zhou
 et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components of the target's. As a
 parallel draft, it or a given Llama also learns to draft at mask tokens (PARD, An et al. 2025,
-arXiv:2504.18583).
-"""
+arXiv:2504.18583)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The training loop of draft heads: one for all kinds.
-
-A run is a folder. `checkpoint.pt` is written every minute, so that a run that was killed goes on from there;
-`model.safetensors` is always the best head so far, by the acceptance length on held-out prompts.
-"""
+"""The training loop of all heads. `checkpoint.pt` is written every minute, and a run that was killed goes on
+from there; `model.safetensors` is the best head so far, by the acceptance length on held-out prompts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What a kind of head is made of, and its training loss.
-
-A recipe makes first weights, and returns the loss of a batch. The networks are those that draft
-(paceline.heads), over torch tensors.
-"""
+"""What a kind of head is made of, its batches and its training loss. The networks are those that draft
+(paceline.heads), over torch tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class DraftVocabulary:
     """The tokens that a head drafts, and their places in it (FR-Spec, arXiv:2502.14856)."""
 
     def __init__(self, ids: NDArray[np.int64], n_vocab: int) -> None:
-        self.ids, self.n_vocab = ids, n_vocab
+        self.ids = ids
         self.places = np.full(n_vocab, -1, np.int64)
         self.places[ids] = np.arange(len(ids))
 
@@ -158,17 +155,16 @@ class Recipe(ABC):
     kind = ""
     network_class: Any  # of paceline.heads
     is_parallel = False  # drafts `depth` tokens in a pass
+    reads_three = False  # layers of the target, in place of its last output
     frozen = frozenset[str]()  # names of weights that are not trained
 
     def __init__(
         self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: TrainingOptions
     ) -> None:
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        """The hidden states that the head reads, as in HeadConfig."""
-        return (LAST_OUTPUT,)
+        self.layer_ids: tuple[int, ...] = (LAST_OUTPUT,)  # as in HeadConfig
+        if self.reads_three:
+            self.layer_ids = three_layers(target.layers)
 
     @property
     def config(self) -> HeadConfig:
@@ -315,7 +311,6 @@ def sampled_logits(outputs: Any, matrix: Any, ids: Any) -> tuple[Any, Any]:
 
 def head_loss(logits: Any, ids: Any, p: Any, weight: Any, variation: float) -> Any:
     """Return (1 - variation) * cross-entropy + variation * total variation, the mean over rows by weight.
-
     Cross-entropy is -sum p log q. Total variation is 1 - sum min(p, q), the rate at which sampled drafts are
     refused (Leviathan et al. 2023, arXiv:2211.17192, theorem 3.5).
     logits: [rows, draft_vocab]. ids, p: [rows, k]. weight: [rows]."""

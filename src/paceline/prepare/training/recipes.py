@@ -30,7 +30,6 @@ from paceline.prepare.training.recipe import (
     head_loss,
     layer_weights,
     normal,
-    three_layers,
 )
 from paceline.speculative.errors import UsageError
 
@@ -39,11 +38,7 @@ class Eagle3Recipe(Recipe):
     """EAGLE-3 with training-time test: further steps on the head's own hidden states (arXiv:2503.01840).
     A row of a later step sees the rows of the text, and its own rows of the steps before."""
 
-    kind, network_class = "eagle3", EagleHead
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return three_layers(self.target.layers)
+    kind, network_class, reads_three = "eagle3", EagleHead, True
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.shape.hidden
@@ -130,16 +125,13 @@ class MedusaRecipe(Recipe):
 class BlockRecipe(Recipe):
     """DFlash with the loss of DSpark: blocks behind random places of the answers, each beside its context."""
 
-    kind, network_class, is_parallel = "block", BlockHead, True
+    kind, network_class = "block", BlockHead
+    is_parallel = reads_three = True
     anchors_per_token = 1 / 8
 
     @property
     def n_layers(self) -> int:
         return self.options.layers or 2
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return three_layers(self.target.layers)
 
     @property
     def config(self) -> HeadConfig:
@@ -156,22 +148,17 @@ class BlockRecipe(Recipe):
         hidden, layers = self.shape.hidden, dict[str, Any]()
         for i in range(self.n_layers):
             layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
-        return {
+        out = {
             "fc.weight": self.fusing_matrix(),
             "hidden_norm.weight": torch.ones(hidden),
             **layers,
             "norm.weight": self.final_norm(output),
             "lm_head.weight": self.rows_of(output),
-            **self._markov_weights(),
         }
-
-    def _markov_weights(self) -> dict[str, Any]:
-        if not (rank := self.options.markov_rank):
-            return {}
-        return {
-            "markov_head.markov_w1.weight": normal(self.target.vocab, rank),
-            "markov_head.markov_w2.weight": torch.zeros(len(self.vocabulary), rank),
-        }
+        if rank := self.options.markov_rank:
+            out["markov_head.markov_w1.weight"] = normal(self.target.vocab, rank)
+            out["markov_head.markov_w2.weight"] = torch.zeros(len(self.vocabulary), rank)
+        return out
 
     def loss(self, network: BlockHead, batch: TrainingBatch, embed: Any) -> Any:
         n, rows = len(batch), network.block_tokens
@@ -216,13 +203,9 @@ class ExitRecipe(Recipe):
             raise UsageError(
                 f"exit layers {given} (--exit-layers): must be 1 to {n - 1}, before the target's last"
             )
-        self.layers = tuple(sorted({int(min(max(layer, 1), n - 1)) for layer in given}))
+        self.layer_ids = tuple(sorted({int(min(max(layer, 1), n - 1)) for layer in given}))
         self._exits: tuple[ExitFacts, ...] = ()
         self._default = 0
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return self.layers
 
     @property
     def config(self) -> HeadConfig:
@@ -237,7 +220,7 @@ class ExitRecipe(Recipe):
         """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
         network, some = self.network(weights), list(sequences)
         drafts, facts = list[Drafts](), list[ExitFacts]()
-        for place, layer in enumerate(self.layers):
+        for place, layer in enumerate(self.layer_ids):
             rows = [self._logits(network, one, place) for one in some]
             agrees: list[Agreement] = [
                 self.vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
@@ -274,7 +257,7 @@ class ExitsRecipe(ExitRecipe):
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         width, out = self.target.hidden, dict[str, Any]()
         rank = min(self.options.rank, width)
-        for place in range(len(self.layers)):
+        for place in range(len(self.layer_ids)):
             out |= {
                 f"exits.{place}.input_norm.weight": torch.ones(width),
                 f"exits.{place}.down.weight": normal(rank, width),
@@ -285,7 +268,7 @@ class ExitsRecipe(ExitRecipe):
 
     def loss(self, network: ExitsHead, batch: TrainingBatch, embed: Any) -> Any:
         rows, variation = batch.answered, self.options.variation
-        logits = (network.logits(batch.hidden[rows, i], i) for i in range(len(self.layers)))
+        logits = (network.logits(batch.hidden[rows, i], i) for i in range(len(self.layer_ids)))
         return sum(head_loss(of_exit, *batch.at(rows), variation) for of_exit in logits)
 
     def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
@@ -303,7 +286,7 @@ class KangarooRecipe(ExitRecipe):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        if len(self.layers) != 1:
+        if len(self.layer_ids) != 1:
             raise UsageError("a Kangaroo adapter has one exit layer: give one (--exit-layers)")
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
