@@ -108,7 +108,7 @@ def open_parallel_draft(reference: Path, target: Backend, settings: Mapping[str,
             f"{folder}: is a draft for {config.target.name}, which has {config.target.vocab:,} tokens, and "
             f"{target.origin} has {target.vocab.size:,}"
         )
-    if not is_encodable_path(draft := config.extra["draft"]):
+    if not is_encodable_path(draft := config.draft):
         raise ModelError(
             f"{folder}: its config.json names the draft {draft!r}, which is no file: train it again"
         )

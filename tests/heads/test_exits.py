@@ -23,7 +23,7 @@ from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.entries import Entries
 from paceline.heads.exit_target import ExitTarget, KangarooSession
-from paceline.heads.exits import ExitsHead, KangarooHead
+from paceline.heads.networks import ExitsHead, KangarooHead
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs

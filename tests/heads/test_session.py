@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from decoding import decoded
 from paceline.drafters.head import HeadDrafter
 from paceline.heads.arrays import array
-from paceline.heads.block import BlockHead, block_inputs
 from paceline.heads.decoder import KeyValueCache, causal_mask
-from paceline.heads.eagle import EagleHead
+from paceline.heads.networks import BlockHead, EagleHead
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import Budget, RequiredOutputs
@@ -197,7 +196,7 @@ def direct(head: HeadTarget, tokens: Sequence[int], features: Any, rows: Sequenc
     caches = [KeyValueCache() for _ in network.layers]
     network.extend(caches, network.context(given), rows)
     table = head.embed([tokens[-1], network.config.mask_token])
-    x = block_inputs(table[:1], table[1:], network.block_tokens)
+    x = np.concatenate([table[:1], *[table[1:]] * (network.block_tokens - 1)])
     at = range(len(tokens) - 1, len(tokens) - 1 + len(x))
     return network.logits(network.forward(x, caches, at, [None] * len(caches)))[:1]
 

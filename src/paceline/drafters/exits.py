@@ -1,4 +1,4 @@
-"""A trained early exit (heads/exits.py): the target's first layers draft, by a small adapter.
+"""A trained early exit (heads/networks.py): the target's first layers draft, by a small adapter.
 
 One exit drafts: that with the best expected speed in training. Its calibrated confidence ends a draft.
 """

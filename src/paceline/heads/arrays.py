@@ -1,7 +1,5 @@
-"""The few array functions of heads, for numpy arrays and torch tensors alike.
-
-A head computes with numpy on a processor and with torch on a GPU and in training, by the same code.
-"""
+"""The few array functions of heads. By the same code, a head computes with numpy on a processor, and with
+torch on a GPU and in training."""
 
 from __future__ import annotations
 
@@ -79,7 +77,6 @@ def rms_norm(x: Any, weight: Any, eps: float) -> Any:
 
 def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
     """Return softmax(q k / sqrt(d)) v as [rows, heads * d].
-
     q: [heads, rows, d]. k, v: [kv_heads, places, d]; several query heads share one of them.
     mask: [rows, places], True where a row attends; None for everything."""
     heads, rows, d = q.shape

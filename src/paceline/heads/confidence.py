@@ -2,8 +2,7 @@
 
 It sees how a draft's distribution looks: its first and second probability, its entropy, the position in the
 draft, and the score of the token before. Others stop drafts by such a probability alone (AdaEDL,
-arXiv:2410.18351; SpecDec++, arXiv:2405.19715); here it replaces the score that the policy calibrates.
-"""
+arXiv:2410.18351; SpecDec++, arXiv:2405.19715); here it replaces the score that the policy calibrates."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """What a head is, read from its config.json.
-
 Layouts: that of the speculators library (EAGLE-3, DFlash, DSpark), which vLLM and llama.cpp's converter read;
-those of the authors of EAGLE and DFlash; and Paceline's own for other kinds, in the same style.
-"""
+those of the authors of EAGLE and DFlash; and Paceline's own for other kinds, in the same style."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.heads.decoder import ROPE_FACTORS, LayerShape
@@ -59,11 +57,11 @@ class HeadConfig:
     mask_token: the token that stands for tokens not drafted yet.
     windows: positions that attention sees, by layer, 0 for all; () for all everywhere.
     causal_windows: in layers with a window, a block's slots see only earlier ones.
-    markov: kind of DSpark's correction by the token before (block.py), "" for none. markov_rank: its rank.
+    markov: kind of DSpark's correction by the token before (networks.py), "" for none. markov_rank: its rank.
     from_root: the root's slot of a block drafts the first token.
     exits: of a head on the target's first layers, an entry for each of `layer_ids`; () before the training
     has measured them. default_exit: the place of the one that drafts.
-    extra: further entries of config.json, written back unchanged."""
+    draft: folder or file of a parallel draft's model, relative to the head's folder."""
 
     kind: str
     target: TargetFacts
@@ -84,7 +82,7 @@ class HeadConfig:
     from_root: bool = False
     exits: tuple[ExitFacts, ...] = ()
     default_exit: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    draft: str = ""
 
     def resolved(self, layers: int) -> HeadConfig:
         """Return the configuration with the layers of a target that has `layers`. Raises ModelError."""
@@ -130,14 +128,16 @@ def _facts(data: Entries) -> TargetFacts:
 def _own(data: Entries) -> HeadConfig:
     check_version(data)
     kind, target = data.choice(KIND_KEY, OWN_KINDS), _facts(data.part("target"))
-    if kind == "pard":  # `draft` names its model, relative to the folder; it has no weights of its own
-        mask, depth = (
-            data.integer("mask_token_id", target.vocab - 1),
-            data.integer("depth", MAX_COUNT, least=1),
+    if kind == "pard":  # it has no weights of its own
+        return HeadConfig(
+            kind=kind,
+            target=target,
+            shape=LayerShape(target.hidden, 1, 1, 1, 0),
+            draft_vocab=target.vocab,
+            depth=data.integer("depth", MAX_COUNT, least=1),
+            mask_token=data.integer("mask_token_id", target.vocab - 1),
+            draft=data.text("draft"),
         )
-        data.text("draft")
-        shape = LayerShape(target.hidden, 1, 1, 1, 0)
-        return HeadConfig(kind, target, shape, target.vocab, depth=depth, mask_token=mask, extra=data.data)
     layer_ids = data.integers("layer_ids", MAX_COUNT, LAST_OUTPUT)
     exits = tuple(
         ExitFacts(
@@ -161,7 +161,6 @@ def _own(data: Entries) -> HeadConfig:
         mask_token=data.integer("mask_token_id", MAX_VOCAB, -1, least=-1),
         exits=exits,
         default_exit=data.integer("default_exit", max(0, len(layer_ids) - 1), 0),
-        extra=data.data,
     )
 
 
@@ -182,7 +181,6 @@ def _speculators(data: Entries) -> HeadConfig:
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB, 0) or vocab,
         n_layers=layer.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
         windows=_windows(layer),
-        extra=data.data,
     )
     if kind == "block":
         return _block(out, data, name == "dspark")
@@ -225,7 +223,6 @@ def _dflash(data: Entries) -> HeadConfig:
         depth=(data if "block_size" in data else own).integer("block_size", MAX_COUNT, least=2) - 1,
         mask_token=own.integer("mask_token_id", vocab - 1),
         windows=_windows(data),
-        extra=data.data,
     )
 
 
@@ -246,7 +243,6 @@ def _medusa(data: Entries) -> HeadConfig:
         layer_ids=(LAST_OUTPUT,),
         n_layers=data.integer("medusa_num_layers", MAX_COUNT, 1, least=1),
         depth=data.integer("medusa_num_heads", MAX_COUNT, least=1),
-        extra=data.data,
     )
 
 
@@ -263,7 +259,6 @@ def _safeailab(data: Entries) -> HeadConfig | None:
         shape=shape,
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB, 0) or vocab,
         layer_ids=() if is_eagle3 else (LAST_OUTPUT,),
-        extra=data.data,
     )
 
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.heads.arrays import array, to_numpy, zeros
 from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
 from paceline.heads.draft_base import DraftForward
-from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles
+from paceline.heads.networks import ExitsHead, KangarooHead
 from paceline.heads.session import HeadSession, Row, tree_mask
-from paceline.heads.target import HeadBase, HeadTarget
-from paceline.speculative.interfaces import RequiredOutputs, Session, Target
+from paceline.heads.target import HeadTarget
+from paceline.speculative.interfaces import RequiredOutputs, Session
 from paceline.speculative.sessions import DelegatingSession
 from paceline.speculative.tree import DraftTree
 
 MIN_REUSED_ROWS = 16  # of another text; fewer are read again, in one product
 
 
-class ExitBase(HeadBase, Protocol):
-    """A target whose first layers can be run by themselves (SupportsExits in backends/interface.py)."""
-
-    def first_layers(self, n: int) -> Target: ...
-
-
 class ExitTarget(HeadTarget):
-    """An early exit or a Kangaroo adapter beside its target. Raises ModelError for another target's head."""
+    """An early exit or a Kangaroo adapter beside its target, a SupportsExits (backends/interface.py). Raises
+    ModelError for another target's head."""
 
-    def __init__(self, files: HeadFiles, base: ExitBase, *computing: Any) -> None:
+    def __init__(self, files: HeadFiles, base: Any, *computing: Any) -> None:
         super().__init__(files, base, *computing)
         self.exit_layer = self.config.layer_ids[self.config.default_exit]
         self._first_layers = base.first_layers(self.exit_layer)
@@ -61,7 +56,10 @@ class ExitTarget(HeadTarget):
 
     def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
         outs, width = list[DraftForward](), self.config.target.hidden
-        inner = [(session.inner, first_layers_part(session, tree)) for session, tree in batch]
+        inner = [  # an adapter may have to read more tokens than the first layers
+            (one.inner, min(tree, one.inner.pending_tokens) if isinstance(tree, int) else tree)
+            for one, tree in batch
+        ]
         for (session, tree), out in zip(batch, self._first_layers.forward(inner, self._want), strict=True):
             if isinstance(tree, int):
                 session.read(tree)
@@ -79,11 +77,6 @@ class ExitTarget(HeadTarget):
 
     def close(self) -> None:
         self._first_layers.close()
-
-
-def first_layers_part(session: Any, tree: DraftTree | int) -> DraftTree | int:
-    """Return what the first layers compute; an adapter may have to read more tokens than they."""
-    return min(tree, session.inner.pending_tokens) if isinstance(tree, int) else tree
 
 
 class ExitSession(DelegatingSession):

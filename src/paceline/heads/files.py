@@ -40,8 +40,8 @@ SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 100_000_000  # of safetensors
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
-PUBLISHED = {"eagle3": "eagle3", "block": "dspark"}  # speculators' names
-CLASSES = {"eagle3": "Eagle3DraftModel", "dspark": "DSparkDraftModel"}
+# speculators' names and classes.
+PUBLISHED = {"eagle3": ("eagle3", "Eagle3DraftModel"), "block": ("dspark", "DSparkDraftModel")}
 LAYER_NAME = re.compile(r"^midlayer\.")  # SafeAILab's; its older files number the layer
 MEDUSA_NAME = re.compile(r"(\d+)\.(\d+)\.(linear\.\w+|weight|bias)")  # head, part and weight
 
@@ -241,7 +241,7 @@ def config_entries(config: HeadConfig) -> dict[str, Any]:
             "layer": layer_entries(config.shape),
             **(exits if config.exits else {}),
         }
-    name = PUBLISHED[config.kind]
+    name, class_name = PUBLISHED[config.kind]
     layer = layer_entries(config.shape) | {
         "model_type": "llama" if name == "eagle3" else "qwen3",
         "num_hidden_layers": config.n_layers,
@@ -251,7 +251,7 @@ def config_entries(config: HeadConfig) -> dict[str, Any]:
     }
     out = {
         SPECULATORS_KEY: name,
-        "architectures": [CLASSES[name]],
+        "architectures": [class_name],
         "draft_vocab_size": config.draft_vocab,
         "transformer_layer_config": layer,
         "speculators_config": {

@@ -1,8 +1,7 @@
 """The state of one text in a head: features that wait to be read, keys and values, and the drafted tree.
 
 Row p of a head takes the target's hidden state of token p, and token p + 1. So the root's row, from which
-the first token is drafted, needs no hidden state of the root, which the target has not computed yet.
-"""
+the first token is drafted, needs no hidden state of the root, which the target has not computed yet."""
 
 from __future__ import annotations
 
@@ -14,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import array, concatenate, to_numpy, zeros
-from paceline.heads.block import BlockHead, block_inputs
 from paceline.heads.decoder import KeyValueCache, as_mask, block_mask, causal_mask
-from paceline.heads.eagle import EagleHead
-from paceline.heads.medusa import MedusaHead
+from paceline.heads.networks import BlockHead, EagleHead, MedusaHead
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -263,7 +260,7 @@ class BlockSession(ParallelSession):
         self._read([token], features)
         head, root = self._head, self._next + 1
         embeddings = array(self._like, self._embed([token, head.config.mask_token]))
-        x = block_inputs(embeddings[:1], embeddings[1:], head.block_tokens)
+        x = concatenate([embeddings[:1], *[embeddings[1:]] * (head.block_tokens - 1)], 0)
         outputs = head.forward(x, self._caches, range(root, root + len(x)), self._masks(len(x)))
         self._truncate(root - self._first)
         self._outputs, self._states = outputs[-head.config.depth :], []

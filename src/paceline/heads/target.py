@@ -6,24 +6,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import array
-from paceline.heads.block import BlockHead
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
 from paceline.heads.draft_base import DraftBase, DraftForward
-from paceline.heads.eagle import EagleHead
-from paceline.heads.exits import ExitsHead, KangarooHead
 from paceline.heads.files import HeadFiles, prefix_errors, weights_file
-from paceline.heads.medusa import MedusaHead
+from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
 from paceline.heads.session import HeadSession, open_session
-from paceline.heads.shapes import check_shapes
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Caps, Session, Target
+from paceline.speculative.interfaces import Caps, Session
 from paceline.speculative.tree import DraftTree, chain
 from paceline.system.identity import file_fingerprint
 
@@ -41,29 +37,16 @@ SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
 
-class HeadBase(Target, Protocol):
-    """What a head needs of its target: a Backend that is a ShowsHiddenStates (backends/interface.py)."""
-
-    @property
-    def layers(self) -> int: ...
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]: ...
-
-    def output_head(self) -> Any: ...
-
-
 class HeadTarget(DraftBase):
     """A head beside its target. Raises ModelError for another target's head.
+    base: a Backend that is a ShowsHiddenStates (backends/interface.py).
     make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy.
     like: an array of the type and device to compute with, by default numpy's."""
 
     def __init__(
         self,
         files: HeadFiles,
-        base: HeadBase,
+        base: Any,
         make_linear: MakeLinear | None = None,
         engine: str = "",
         like: Any = None,
@@ -155,7 +138,7 @@ class HeadTarget(DraftBase):
     def close(self) -> None: ...
 
 
-def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
+def check_target(path: Path, config: HeadConfig, base: Any) -> HeadConfig:
     """Return the configuration if the head fits the target. Raises ModelError."""
     facts = config.target
     wrong = []
@@ -175,7 +158,7 @@ def check_target(path: Path, config: HeadConfig, base: HeadBase) -> HeadConfig:
         return replace(config, target=facts).resolved(base.layers)
 
 
-def check_sample(path: Path, sample: Any, base: HeadBase, config: HeadConfig) -> None:
+def check_sample(path: Path, sample: Any, base: Any, config: HeadConfig) -> None:
     """Raise ModelError if the target's embeddings are not those that the head was trained with.
     A wider target passes if its other columns are zero, as in an inflated model."""
     width, hidden = config.target.hidden, base.hidden_size

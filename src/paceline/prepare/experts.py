@@ -18,17 +18,7 @@ from paceline.api import LLM
 from paceline.backends.interface import HasExperts
 from paceline.bench.suites import workload
 from paceline.loading import load_options
-from paceline.prepare.variants import (
-    ANSWERS,
-    SCORING,
-    Begin,
-    Scores,
-    generate_answers,
-    recommend_lossy,
-    score_text,
-    short_items,
-    tokenise_prompts,
-)
+from paceline.prepare import variants
 from paceline.settings import Drafting, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 
@@ -38,7 +28,7 @@ MAX_COUNTS = 6  # numbers of experts tried without a choice
 
 def measure_experts(
     models: LoadOptions,
-    begin: Begin,
+    begin: variants.Begin,
     *,
     counts: Sequence[int] = (),
     text: str = "",
@@ -48,14 +38,11 @@ def measure_experts(
     n: int = 64,
     bound: float = 0.02,
 ) -> dict[str, Any]:
-    """Measure the model with each number of experts. Return a record for `paceline experts --json`.
-
-    models: with or without a draft model. counts: numbers of experts; all below the model's own, if empty.
-    text: to score, its first `text_tokens`. items, n: answers, and tokens of each. bound: maximum rise of
-    perplexity.
-    The recommended number is stored for the role "speed". Raises UsageError for a model without experts or an
-    impossible plan."""
-    suite_items = short_items(suite, items)
+    """Measure the model with each number of experts, store the recommended one for the role "speed", and
+    return a record for `paceline experts --json`.
+    counts: numbers of experts; all below the model's own, if empty. text: to score, its first `text_tokens`.
+    items, n: answers, and tokens of each. bound: maximum rise of perplexity. Raises UsageError."""
+    suite_items = variants.short_items(suite, items)
     drafters = ("none", "lookup", *(["model"] if models.draft is not None else []))
     with ExitStack() as opened:
 
@@ -71,7 +58,8 @@ def measure_experts(
         used, experts, counts = counts_of(whole, counts)
         lossy = {count: f"experts={count}" if count != used else "" for count in counts}
         n_models = len(counts) * len(drafters)
-        tick = begin({LOADING: n_models, SCORING: len(counts), ANSWERS: n_models * len(suite_items)})
+        n_answers = n_models * len(suite_items)
+        tick = begin({LOADING: n_models, variants.SCORING: len(counts), variants.ANSWERS: n_answers})
         loaded = {(used, "none"): whole}
         for count in counts:
             for name in drafters:
@@ -79,11 +67,12 @@ def measure_experts(
                     loaded[count, name] = load_with(name, lossy[count])
                 tick(LOADING)
         tokens = text_of(whole, text, text_tokens, suite_items, n)
-        scores = dict[int, Scores]()
+        scores = dict[int, variants.Scores]()
         for count in counts:
-            scores[count] = score_text(loaded[count, "none"].target, tokens)
-            tick(SCORING)
-        seconds = time_answers(loaded, tokenise_prompts(whole, suite_items, n), n, partial(tick, ANSWERS))
+            scores[count] = variants.score_text(loaded[count, "none"].target, tokens)
+            tick(variants.SCORING)
+        prompts = variants.tokenise_prompts(whole, suite_items, n)
+        seconds = time_answers(loaded, prompts, n, partial(tick, variants.ANSWERS))
         rows = {count: row(count, drafters, scores, seconds, used) for count in counts}
         best = recommend([*rows.values()], bound)
         found = rows[best["experts"]]
@@ -91,7 +80,7 @@ def measure_experts(
             f"perplexity {found['rise']:+.1%}, at most {bound:+.0%} allowed; {found['agreement']:.0%} of "
             f"{len(tokens):,} likeliest tokens are the same"
         )
-        recommend_lossy("experts", {"model": whole.target}, lossy[best["experts"]], effect)
+        variants.recommend_lossy("experts", {"model": whole.target}, lossy[best["experts"]], effect)
         return {
             "model": str(whole.target.path),
             "experts": experts,
@@ -120,11 +109,11 @@ def usual_counts(used: int) -> tuple[int, ...]:
 
 def text_of(llm: LLM, text: str, limit: int, items: Sequence[workload.Item], n: int) -> list[int]:
     """Return the tokens of the text; without one, prompts of the suite and the whole model's answers."""
-    tokens = (
-        llm.target.text.encode(text)
-        if text
-        else [token for prompt, answer in generate_answers(llm, items, n) for token in prompt + answer]
-    )
+    if text:
+        tokens = llm.target.text.encode(text)
+    else:
+        answers = variants.generate_answers(llm, items, n)
+        tokens = [token for prompt, answer in answers for token in prompt + answer]
     tokens = tokens[: min(limit, llm.target.caps.n_ctx)]
     if len(tokens) < 2:
         raise UsageError("the text has fewer than two tokens")
@@ -148,7 +137,7 @@ def time_answers(
 def row(
     count: int,
     drafters: Sequence[str],
-    scores: Mapping[int, Scores],
+    scores: Mapping[int, variants.Scores],
     seconds: Mapping[tuple[int, str], Sequence[float]],
     used: int,
 ) -> dict[str, Any]:

@@ -17,14 +17,7 @@ from paceline.api import LLM
 from paceline.backends.speculative_prefill import SHORT, AttentionSelector, ShowsAttention
 from paceline.bench.suites import workload
 from paceline.loading import load_options
-from paceline.prepare.variants import (
-    ANSWERS,
-    SCORING,
-    Begin,
-    recommend_lossy,
-    score_text,
-    tokenise_prompts,
-)
+from paceline.prepare import variants
 from paceline.settings import PLAIN, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import SelectsPromptTokens
@@ -44,7 +37,7 @@ class MeasuredAnswer:
 
 def measure_prefill(
     models: LoadOptions,
-    begin: Begin,
+    begin: variants.Begin,
     *,
     shares: Sequence[float] = (0.5, 0.3, 0.2, 0.1),
     suite: str = "real-grounded",
@@ -52,12 +45,10 @@ def measure_prefill(
     n: int = 64,
     bound: float = 0.9,
 ) -> dict[str, Any]:
-    """Measure answers with parts of their prompts. Return a record for `paceline prefill --json`.
-
-    models: with a draft model. shares: of each prompt. items, n: answers, and tokens of
-    each. bound: minimum share of the answers' tokens that must stay the likeliest. The recommended share is
-    stored for the role "speed". Raises UsageError for models that cannot do it, and for a suite without long
-    prompts."""
+    """Measure answers with parts of their prompts, store the recommended share for the role "speed", and
+    return a record for `paceline prefill --json`.
+    shares: of each prompt. items, n: answers, and tokens of each. bound: minimum share of the answers' tokens
+    that must stay the likeliest. Raises UsageError, as for a suite without long prompts."""
     shares = sorted(shares, reverse=True)
     choices = {1.0: Quality(), **{share: Quality(f"prefill={share:g}") for share in shares}}
     with load_options(replace(models, drafting=PLAIN, quality=Quality("prefill=0.5"))) as llm:
@@ -65,7 +56,7 @@ def measure_prefill(
         assert isinstance(target, SelectsPromptTokens)
         assert isinstance(draft, ShowsAttention)  # else `load` refused it
         prompts = long_prompts(llm, suite, items, n)
-        tick = begin(dict.fromkeys((ANSWERS, SCORING), len(prompts) * (1 + len(shares))))
+        tick = begin(dict.fromkeys((variants.ANSWERS, variants.SCORING), len(prompts) * (1 + len(shares))))
         found: dict[float, list[MeasuredAnswer]] = {share: [] for share in choices}
         draft.prompt_attention(prompts[0][: SHORT + 1], 1)  # its first call makes a context
         for prompt in prompts:
@@ -80,7 +71,8 @@ def measure_prefill(
             f"{best['agreement']:.0%} of {best['tokens']:,} tokens of answers stayed the likeliest, at least "
             f"{bound:.0%} wanted"
         )
-        recommend_lossy("prefill", {"model": target, "draft": draft}, choices[best["share"]].lossy, effect)
+        lossy = choices[best["share"]].lossy
+        variants.recommend_lossy("prefill", {"model": target, "draft": draft}, lossy, effect)
         return {
             "model": str(llm.target.path),
             "draft": str(llm.draft.path),
@@ -98,7 +90,7 @@ def long_prompts(llm: LLM, suite: str, items: int, n: int) -> list[list[int]]:
     prompts = list[list[int]]()
     for item in workload.sample_items(workload.load(suite), items):
         try:
-            prompts += tokenise_prompts(llm, [item], n)
+            prompts += variants.tokenise_prompts(llm, [item], n)
         except UsageError as error:
             to_stderr(str(error))
     prompts = [prompt for prompt in prompts if len(prompt) > SHORT]
@@ -121,10 +113,10 @@ def measure(
         for _ in stream:
             pass
     whole = stream.result()
-    tick(ANSWERS)
+    tick(variants.ANSWERS)
     text = [*prompt, *(answer or whole.tokens)]
-    nats, likeliest = score_text(llm.target, text, len(prompt))
-    tick(SCORING)
+    nats, likeliest = variants.score_text(llm.target, text, len(prompt))
+    tick(variants.SCORING)
     return MeasuredAnswer(seconds, len(prompt) - whole.n_skipped, whole.tokens, nats, likeliest)
 
 

@@ -35,9 +35,7 @@ GUIDES, SEEN = 2, 96  # number of guide texts, and of their last tokens
 
 @dataclass(frozen=True)
 class ViewScore:
-    """The score of a view.
-
-    agreement: share of tokens predicted. share: of the model's weights. speed: expected speedup over plain
+    """agreement: share of tokens predicted. share: of the model's weights. speed: expected speedup over plain
     decoding with n_draft tokens a draft."""
 
     view: ModelView
@@ -49,8 +47,7 @@ class ViewScore:
 
 
 class ViewEvaluator:
-    """An evaluator of views on `texts`, whose prompts the whole model prefills once. It uses a session for
-    each."""
+    """Evaluates views on `texts`, whose prompts the whole model prefills once, each in a session."""
 
     def __init__(self, whole: Any, texts: Sequence[Text], cost: PassCosts | None = None) -> None:
         self._whole, self._texts = whole, texts
@@ -108,11 +105,8 @@ def search(
     guides: Sequence[Text] = (),
     closest: Closest | None = None,
 ) -> Iterator[ViewScore]:
-    """Yield the scores of at most `tries` different views.
-
-    blocks: number of skipped blocks; 0 tries several numbers.
-    guides: texts for `closest` (HfTarget.search_skipped_layers).
-    Raises UsageError for an impossible number of blocks."""
+    """Yield the scores of at most `tries` different views. Raises UsageError for too many blocks.
+    blocks: to skip; 0 tries several numbers. guides: texts for `closest` (HfTarget.search_skipped_layers)."""
     most = max(1, round(SHARE * 2 * (judge.layers - 2)))
     numbers = [blocks] if blocks else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
     proposals = [("evenly", evenly_spaced_view(judge.layers, n)) for n in numbers]
@@ -144,12 +138,9 @@ def hidden_state_views(
 def search_views(
     models: LoadOptions, begin: Begin, *, blocks: int, tries: int, items: int, n: int, suite: str
 ) -> dict[str, Any]:
-    """Search for a view, store it, and return a record for `paceline views search --json`.
-
-    models: the model to search. A KeyboardInterrupt in phase VIEWS ends the search with the views tried so
-    far, if any. blocks ... suite: see the command's options.
-    tried: all views in order. best, speed: of the best one, on other texts. Raises UsageError or ModelError.
-    """
+    """Search for a view, store it, and return a record for `paceline views search --json`: all views `tried`
+    in order, and the `best` one with its `speed` on other texts. A KeyboardInterrupt in phase VIEWS ends the
+    search with the views tried so far, if any. Raises UsageError or ModelError."""
     suite_items = short_items(suite, 2 * items)
     engine = replace(models.engine, sessions=max(1, len(suite_items)))
     with load_options(replace(models, drafting=PLAIN, engine=engine)) as llm:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ import torch
 from paceline.prepare.training import loop
 from paceline.prepare.training.answer_folder import AnswerFolder, read_header
 from paceline.prepare.training.answers import CHECKPOINT, SPLIT
-from paceline.prepare.training.batches import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.confidence import train_confidence
 from paceline.prepare.training.features import OnlineFeatures
+from paceline.prepare.training.recipe import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
 
@@ -129,7 +130,7 @@ def test_the_acceptance_is_that_of_decoding(
     trained: tuple[str, Path, dict[str, Any]], llm: LLM, prompts: TrainingPrompts
 ) -> None:
     """The files have bfloat16: a near-tie may fall differently, so the numbers are those of the files."""
-    from paceline.prepare.training.evaluate import acceptance_of
+    from paceline.prepare.training.recipe import Recipe
 
     _, folder, card = trained
     target, settings = llm.target, read_header(folder / "answers").settings
@@ -139,13 +140,10 @@ def test_the_acceptance_is_that_of_decoding(
     head = open_head(folder, target)
     table = embedding_of(target).numpy()
     ids = sorted(set(head.config.layer_ids))
-    found = acceptance_of(
-        head._head,
-        lambda tokens: table[list(tokens)],
-        DraftVocabulary(np.arange(8), 8),
-        OnlineFeatures(target, held_out, ids, 8),
-        3,
+    recipe: Any = SimpleNamespace(
+        kind=head.kind, network=lambda _: head._head, vocabulary=DraftVocabulary(np.arange(8), 8)
     )
+    found = Recipe.acceptance(recipe, {}, table, OnlineFeatures(target, held_out, ids, 8), 3)
     drafter, steps, tokens, accepted, drafted = HeadDrafter(head), 0, 0, 0, 0
     for answer in held_out:
         request = start_request(

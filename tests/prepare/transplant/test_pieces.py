@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.prepare.token_pieces import MOST_PIECES, STEP, TokenPieces, match
+from paceline.prepare.transplant import MOST_PIECES, STEP, TokenPieces, match
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.lexicon import TokenizerVocab
 from tongues import untaught

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gguf_files import write_llama
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
-from paceline.prepare.token_pieces import TokenPieces
-from paceline.prepare.transplant import transplant_rows
+from paceline.prepare.transplant import TokenPieces, transplant_rows
 
 spellings = st.lists(st.lists(st.integers(0, 257), max_size=5), min_size=1, max_size=30)
 

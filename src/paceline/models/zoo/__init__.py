@@ -28,9 +28,7 @@ class Wheel:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """A model of the zoo.
-
-    name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests."""
+    """name: the part after `zoo:`. file: path in `MODELS` or in the wheel. toy: made for tests."""
 
     name: str
     file: str

@@ -1,11 +1,9 @@
 """Function-preserving widening: a larger model with exactly the output of a small one.
-
 After Net2Net (Chen et al. 2015, arXiv:1511.05641). The residual stream d -> D is padded with zeros. Each
 RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which compensates for the longer mean. New heads
 and feed-forward columns, and new groups of a Mamba-2 layer, meet zero output columns; new blocks have zero
 output matrices. All other new weights are small seeded random numbers, so that matrix products cost as much
-as in a real model of that size.
-"""
+as in a real model of that size."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ def widen_tensor(
     rng: np.random.Generator,
 ) -> Iterator[Array]:
     """Yield the widened tensor in float32 pieces of at most `CHUNK_ROWS` rows; `old` is None in a new block.
-
     What writes to the residual stream (embedding, attention output, feed-forward down, Mamba's output) is
     zero outside the old part."""
     segments = segments_of(layout, name)
@@ -156,9 +153,7 @@ def inflate(
     progress: Progress = lambda _share: None,
 ) -> tuple[Layout, int]:
     """Write a GGUF of about `parameters` weights (60M to 2B, within 5%) with the outputs of `source`.
-
     Return the layout and the file's bytes. `out` appears only when it is complete.
-    ftype: one of gguf_file.WEIGHT_TYPES. progress: called with the completed share.
     Raises UsageError (size, type, existing file), ModelError (source, full disk) or PacelineError."""
     kind = weight_type(ftype).name
     check_output(out, source, force=force)

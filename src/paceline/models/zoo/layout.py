@@ -1,8 +1,6 @@
 """The dimensions of a GGUF file, of a widened model, and the resulting tensors.
-
 A dimension of a tensor is a row of segments, such as the five projections of a Mamba-2 layer's input matrix
-or the experts of a mixture: each is widened by itself.
-"""
+or the experts of a mixture: each is widened by itself."""
 
 from __future__ import annotations
 
@@ -129,22 +127,20 @@ def segments_of(layout: Layout, name: str) -> tuple[Segments, ...]:
 
 
 def block_shapes(layout: Layout, recurrent: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a block's tensors in file order."""
+    """Return the shapes of a block's tensors in file order: (width,), (rows, columns) or
+    (experts, rows, columns)."""
     mixer = (MIXERS_OF_STATE if recurrent else MIXERS).get(layout.arch, {})
     names = ["attn_norm.weight", *mixer]
     if layout.arch != "mamba2":
         names += ["ffn_norm.weight", *(["ffn_gate_inp.weight"] if layout.experts else [])]
         names += [f"{name}{'_exps' if layout.experts else ''}.weight" for name in FEED_FORWARD]
-    return {name: shape_of(layout, f"blk.0.{name}") for name in names}
-
-
-def shape_of(layout: Layout, name: str) -> tuple[int, ...]:
-    """Return a tensor's shape, (rows, columns), (width,) or (experts, rows, columns)."""
-    dimensions = layout.dimensions
-    shape = tuple(sum(dimensions[part] for part in segments) for segments in segments_of(layout, name))
-    if "_exps" in name:
-        return layout.experts, shape[0] // max(1, layout.experts), shape[1]
-    return shape
+    dimensions, shapes = layout.dimensions, dict[str, tuple[int, ...]]()
+    for name in names:
+        segments = segments_of(layout, f"blk.0.{name}")
+        shape = tuple(sum(dimensions[part] for part in parts) for parts in segments)
+        is_mixture = "_exps" in name
+        shapes[name] = (layout.experts, shape[0] // layout.experts, shape[1]) if is_mixture else shape
+    return shapes
 
 
 def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -212,9 +208,8 @@ def read_layout(file: GGUFFile) -> Layout:
 
 
 def choose_layout(source: Layout, parameters: int) -> Layout:
-    """Return the layout of usual proportions nearest to `parameters` weights that contains `source`.
-
-    Raises UsageError if none comes within 5%."""
+    """Return the layout of usual proportions nearest to `parameters` weights that contains `source`. Raises
+    UsageError if none comes within 5%."""
     proportion = source.feed_forward / source.width if source.arch != "llama" else USUAL_FEED_FORWARD
     best: tuple[float, Layout] | None = None
     period = len(source.recurrent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,6 @@ def shorten(
     tick: Callable[[], None] = lambda: None,
 ) -> int:
     """Write `out` with the given layers of `source` and all other tensors unchanged. Return the file's bytes.
-
     tick: called after each tensor; its exceptions end the work. `out` appears only when it is complete.
     Raises UsageError (layers, existing file), ModelError (unsuitable source) and PacelineError."""
     check_output(out, source, force=force)
@@ -45,26 +44,21 @@ def shorten(
         if block is None:
             parts.append(copy_part(file, tensor))
         elif block[1] in places:
-            name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
-            parts.append(replace(copy_part(file, tensor), name=name))
-    with write_output(out, force=force) as part:
-        write_gguf(part, shortened_metadata(file, n, selected), parts, file.alignment, tick)
-        return part.stat().st_size
-
-
-def layer_count(file: GGUFFile) -> int:
-    """Return the number of layers, 0 if the file does not state it. Raises ModelError."""
-    return file.number(f"{file.text('general.architecture')}.block_count")
-
-
-def shortened_metadata(file: GGUFFile, n: int, selected: Sequence[int]) -> list[bytes]:
-    """Return the source's fields, with per-layer lists cut to the selected layers."""
+            new_name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
+            parts.append(replace(copy_part(file, tensor), name=new_name))
     prefix = f"{file.text('general.architecture')}."
-    fields = {
+    fields = {  # per-layer lists have the selected layers only
         key: select_elements(field, n, selected) if key.startswith(prefix) else field
         for key, field in file.fields.items()
     }
     fields[f"{prefix}block_count"] = metadata_field(f"{prefix}block_count", len(selected))
     if name := file.text("general.name"):
         fields["general.name"] = metadata_field("general.name", f"{name}, {len(selected)} of {n} layers")
-    return list(fields.values())
+    with write_output(out, force=force) as part:
+        write_gguf(part, list(fields.values()), parts, file.alignment, tick)
+        return part.stat().st_size
+
+
+def layer_count(file: GGUFFile) -> int:
+    """Return the number of layers, 0 if the file does not state it. Raises ModelError."""
+    return file.number(f"{file.text('general.architecture')}.block_count")

@@ -1,17 +1,16 @@
-"""Building of corpora: documents are tokenized into a file, from which caches and datastores are made.
-
-The build runs in a scratch folder beside the corpus, which replaces the old corpus only when complete."""
+"""Building of corpora in a scratch folder: documents are tokenized into a file, from which caches and
+datastores are made."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,17 +49,6 @@ class Sources:
     prompts: bool = True
 
 
-def silent(_work: Mapping[str, int]) -> AbstractContextManager[Tick]:
-    return nullcontext(lambda _kind: None)
-
-
-def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
-    for kind in kinds:
-        if kind not in KINDS:
-            raise unknown("kind", kind, KINDS)
-    return tuple(dict.fromkeys(kinds))
-
-
 def build(
     name: str,
     sources: Sources,
@@ -68,18 +56,20 @@ def build(
     kinds: Sequence[str] = tuple(KINDS),
     *,
     force: bool = False,
-    phase: Phase = silent,
+    phase: Phase = lambda _work: nullcontext(lambda _kind: None),
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Corpus, Skipped]:
     """Build the corpus `name`, replacing an older one, and return it with what was skipped.
-
-    force: replace a corpus of another tokenizer too. phase: shows the progress of a phase. check: called
-    regularly; both may raise, to stop. Raises UsageError for missing or empty sources and for a corpus of
-    another tokenizer, MissingExtraError, and PacelineError if it cannot be written."""
+    force: replace a corpus of another tokenizer too. phase: shows progress. check: called regularly; both may
+    raise, to stop. Raises UsageError for missing or empty sources and another tokenizer's corpus,
+    MissingExtraError, and PacelineError if it cannot be written."""
     folder = corpora.corpora_folder() / corpora.check_name(name)
     if not force:
         _require_same(folder, tokenizer)
-    kinds = check_kinds(kinds)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise unknown("kind", kind, KINDS)
+    kinds = tuple(dict.fromkeys(kinds))
     if "datastore" in kinds:
         from paceline.drafters.suffix_sort import sorter
 
@@ -89,7 +79,7 @@ def build(
         looked = partial(tick, FINDING_FILES)
         files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
     reader = DocumentReader(skipped, prompts=sources.prompts)
-    with _folder(folder) as new, TokenFile(new / SPOOL) as spool:
+    with _folder(folder) as new, closing(TokenFile(new / SPOOL)) as spool:
         counts: dict[int, Counter[str]] = defaultdict(Counter)
         with phase({READING: len(files)}) as tick:
             for file in files:
@@ -120,7 +110,7 @@ def build(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             paceline=paceline.__version__,
         )
-        spool.remove()
+        spool.close()
         manifest.write(new / MANIFEST)
         corpora.replace(new, folder)
     return Corpus(folder, manifest), skipped
@@ -154,12 +144,6 @@ class TokenFile:
         self._lengths: list[int] = []
         self.tokens = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
     def __len__(self) -> int:
         return len(self._lengths)
 
@@ -177,14 +161,12 @@ class TokenFile:
     def documents(self) -> Iterator[NDArray[np.uint32]]:
         self._file.flush()
         tokens = np.memmap(self._path, np.uint32, "r")
-        start = 0
-        for length in self._lengths:
-            yield tokens[start : start + length]
-            start += length
+        for start, end in pairwise(accumulate(self._lengths, initial=0)):
+            yield tokens[start:end]
 
-    def remove(self) -> None:
+    def close(self) -> None:
         self._file.close()
-        self._path.unlink()
+        self._path.unlink(missing_ok=True)
 
 
 def _read(

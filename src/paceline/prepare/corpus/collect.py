@@ -48,9 +48,7 @@ def find(
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[list[SourceFile], list[Path]]:
     """Return the files to read, each once, and the path arguments in the order of their numbers.
-
-    globs: patterns of files in folders; none matches all. tick: called for every file. Raises UsageError for
-    a missing path."""
+    globs: patterns of files in folders; none matches all. Raises UsageError for a missing path."""
     given = [*paths, *logs]
     files: dict[Path, SourceFile] = {}
     for number, path in enumerate(given):

@@ -41,9 +41,7 @@ Note = Callable[[str], object]
 
 @dataclass(frozen=True)
 class GenerationProgress:
-    """The progress of a run.
-
-    done, total: prompts, with those answered before this run. before: those alone.
+    """done, total: prompts, with those answered before this run. before: those alone.
     tokens: of this run's answers, in so many seconds. limit: seconds after which no prompt is begun."""
 
     done: int
@@ -88,10 +86,8 @@ def generate_answers(
     report: Callable[[GenerationProgress], object] = lambda _: None,
 ) -> GeneratedAnswers:
     """Let the target answer the prompts, as many at a time as `llm` has sessions; answered ones are skipped.
-
-    minutes: begin no prompt after this time. report: called after each pass; if it raises, as after Ctrl-C,
-    all finished answers are in the folder. Raises UsageError for a folder of other answers, and PacelineError
-    if it cannot be written."""
+    minutes: begin no prompt after this time. report: called after each pass; if it raises, all finished
+    answers are in the folder. Raises UsageError for other answers, PacelineError if the disk fails."""
     settings = {
         "model": llm.target.identity()["model"],
         "tokenizer": vocab_fingerprint(llm.target.vocab),
@@ -216,9 +212,7 @@ def gather_answers(
     min_tokens: int = MIN_TOKENS,
 ) -> list[Answer]:
     """Let the target answer the prompts, and split the answers; those of one token are left out.
-
-    min_tokens: to train on, and held out. Raises UsageError for fewer, and before anything is answered if
-    there cannot be so many."""
+    min_tokens: to train on, and held out. Raises UsageError for fewer, at once if there cannot be so many."""
     prompts.held_out_ids({item.id: plan.max_tokens for item in prompts.items}, min_tokens)
     is_resumed = (plan.folder / CHECKPOINT).exists()
     found = generate_answers(

@@ -1,10 +1,8 @@
 """A small Llama distilled to draft for a target: an ordinary draft model, for every engine.
-
 It has the target's vocabulary, and learns the target's distribution over its own answers (DistillSpec: Zhou
 et al. 2023, arXiv:2310.08461). Its embedding begins as the principal components of the target's. As a
 parallel draft, it or a given Llama also learns to draft at mask tokens (PARD, An et al. 2025,
-arXiv:2504.18583).
-"""
+arXiv:2504.18583)."""
 
 from __future__ import annotations
 
@@ -22,11 +20,17 @@ from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
 from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
-from paceline.prepare.training.batches import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, write_llama
-from paceline.prepare.training.recipe import Recipe, document_mask, head_loss, layer_weights, sampled_logits
+from paceline.prepare.training.recipe import (
+    Recipe,
+    TrainingBatch,
+    document_mask,
+    head_loss,
+    layer_weights,
+    sampled_logits,
+)
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from paceline.heads.session import HeadSession, open_session
-from paceline.prepare.training.batches import DraftVocabulary
+from paceline.heads.session import HeadSession
 from paceline.prepare.training.features import TrainingSequence
-from paceline.speculative.tree import chain
+
+TEMPERATURES = np.geomspace(0.25, 8.0, 41)
+MAX_CALIBRATED_ROWS = 4096
+Agreement = NDArray[np.bool_]  # of an answer's tokens: drafted behind the tokens before it
+Drafts = tuple[TrainingSequence, Agreement]
 
 
 @dataclass(frozen=True)
@@ -84,24 +88,26 @@ def draft_along(
     return accepted
 
 
-def acceptance_of(
-    head: Any,
-    embed: Callable[[Sequence[int]], Any],
-    vocabulary: DraftVocabulary,
-    sequences: Iterable[TrainingSequence],
-    n_draft: int,
-) -> Acceptance:
-    """Return the acceptance of a head, which drafts through the sessions that decoding uses.
-    head: a network with numpy weights."""
-    depth = min(n_draft, head.config.depth or n_draft)
+def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: bool) -> Acceptance:
+    """Return the acceptance of chains, each right as long as its tokens are those of the answer."""
+    agreement = iter([agrees for _, agrees in drafts])
 
-    def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
-        session = open_session(head, embed, np.zeros(0, np.float32), len(one.tokens) + depth + 1)
+    def accepted(one: TrainingSequence) -> Callable[[int], int]:
+        right, first = next(agreement), one.first_answer
+        return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
 
-        def is_right(drafted: list[int], token: int) -> bool:
-            _, rows = session.compute(chain(drafted, head.config.kind))
-            return bool(vocabulary.ids[int(rows[len(drafted)].argmax())] == token)
+    return walk((one for one, _ in drafts), accepted, n_draft, reads_target=reads_target)
 
-        return draft_along(one, session, depth, is_right)
 
-    return walk(sequences, accepted_of, depth, reads_target=True)
+def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:
+    """Return the temperature at which the top probability predicts the agreement best (Guo et al. 2017,
+    arXiv:1706.04599)."""
+    step = max(1, len(logits) // MAX_CALIBRATED_ROWS)
+    logits, agrees = logits[::step].astype(np.float64), agrees[::step]
+    below = logits - logits.max(1, keepdims=True)
+
+    def loss(temperature: float) -> float:
+        p = np.clip(1.0 / np.exp(below / temperature).sum(1), 1e-6, 1.0 - 1e-6)
+        return -float(np.where(agrees, np.log(p), np.log1p(-p)).mean())
+
+    return float(min(TEMPERATURES, key=loss))

@@ -78,38 +78,23 @@ class CacheFiles:
 
 class FeatureCache(FeatureSource):
     """The sequences of `answers`, in a folder that `build_cache` has filled. Each is checked when it is first
-    read. Raises PacelineError for files that are incomplete or damaged."""
+    read; raises PacelineError for a damaged one."""
 
-    def __init__(self, folder: Path, answers: Sequence[Answer]) -> None:
-        self._folder, self.answers = folder, answers
-        try:
-            key = parse_json((folder / HEADER).read_bytes())
-            self.layers = key["layers"]
-            self._files = CacheFiles(folder, answers, len(self.layers), key["width"], key["top_k"])
-            self._checksums = read_index(folder, answers)
-            n = len(self._checksums)
-            complete, why = n == len(answers), f"{n:,} of {len(answers):,} sequences are in its index"
-            complete = complete and self._files.have(n)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            complete, why = False, f"{HEADER}: {error}"
-        if not complete:
-            raise self._damaged(why)
-        self._checked = set[int]()
+    def __init__(self, folder: Path, answers: Sequence[Answer], layers: list[int], files: CacheFiles) -> None:
+        self._folder, self.answers, self.layers, self._files = folder, answers, layers, files
+        self._checksums, self._checked = read_index(folder, answers), set[int]()
 
     def __getitem__(self, number: int) -> TrainingSequence:
         number = range(len(self))[number]
         sequence = self._files.read(number)
         if number not in self._checked:
             if checksum(sequence) != self._checksums[number]:
-                raise self._damaged(f"sequence {number:,} has another checksum")
+                raise PacelineError(
+                    f"{self._folder}: the cache of hidden states is damaged (sequence {number:,} has another "
+                    "checksum); remove this folder, and the cache is made again"
+                )
             self._checked.add(number)
         return sequence
-
-    def _damaged(self, why: str) -> PacelineError:
-        return PacelineError(
-            f"{self._folder}: the cache of hidden states is incomplete or damaged ({why}); remove this "
-            "folder, and the cache is made again"
-        )
 
 
 def build_cache(
@@ -124,9 +109,8 @@ def build_cache(
 
     model: the target's fingerprint; a cache of another one, or without one of the layers, is replaced. A
     cache of more layers goes on with all of its own.
-    note: called with the size before it starts. report: called with the number of sequences so far, and of
-    all; if it raises, as after Ctrl-C, the folder keeps them. Raises UsageError if they do not fit on the
-    disk, and PacelineError if they cannot be written."""
+    report: called with the number of sequences so far, and of all; if it raises, the folder keeps them.
+    Raises UsageError if they do not fit on the disk, and PacelineError if they cannot be written."""
     answers, width = online.answers, online[0].hidden.shape[2]
     key = {"format": FORMAT, "model": model, "width": width, "top_k": online.top_k}
     if (layers := cached_layers(folder, key, online.layers)) != online.layers:
@@ -158,7 +142,7 @@ def build_cache(
                 line = {"id": answers[number].id, "crc32": checksum(sequence)}
                 append_line(folder / INDEX, json.dumps(line).encode() + b"\n")
                 report(number + 1, len(answers))
-    return FeatureCache(folder, answers)
+    return FeatureCache(folder, answers, list(layers), files)
 
 
 def cached_layers(folder: Path, key: Mapping[str, Any], wanted: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.heads.arrays import to_numpy
 from paceline.prepare.training.answer_folder import Answer, Ids
 from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
@@ -28,7 +29,6 @@ Floats = NDArray[np.floating[Any]]
 @dataclass(frozen=True, eq=False)
 class TrainingSequence:
     """A prompt with the target's answer.
-
     tokens: [T]. hidden: [T, layers, width], at the inputs of the layers, ascending.
     ids, logprobs: [T - first_answer, k], the likeliest tokens at the place of each answer token, best first,
     and their log-probabilities. Row `i` is predicted at position `first_answer + i - 1`.
@@ -67,9 +67,7 @@ class FeatureSource(ABC):
 
 
 class OnlineFeatures(FeatureSource):
-    """Sequences that the target computes when they are read.
-
-    layers: see RequiredOutputs. top_k: of `ids`, at most the vocabulary.
+    """Sequences that the target computes when they are read. layers: see RequiredOutputs. top_k: of `ids`.
     Raises UsageError for an answer that does not fit the context."""
 
     layers: tuple[int, ...]
@@ -104,7 +102,8 @@ class OnlineFeatures(FeatureSource):
 
             def forward(part: DraftTree | int) -> ForwardOutput:
                 out = target.forward([(session, part)], want)[0]
-                hidden.append(hidden_states(out, sum(map(len, hidden))))
+                assert out.features.start == sum(map(len, hidden)), "hidden states of other positions"
+                hidden.append(to_numpy(out.features.hidden))
                 return out
 
             session.extend(given[:first_answer])
@@ -128,13 +127,13 @@ class OnlineFeatures(FeatureSource):
         return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
 
 
-class Sequences:
+class Sequences(FeatureSource):
     """Some of a source's training sequences, in the order of their ids: answers end in any order.
     lengths: in tokens, known without reading them.
     layers: those whose hidden states a sequence has, of the source's; all by default."""
 
     def __init__(self, source: FeatureSource, held_out: bool, layers: Sequence[int] = ()) -> None:
-        self._source = source
+        self._source, self.layers = source, layers or source.layers
         columns = [source.layers.index(layer) for layer in layers]
         self._columns = None if columns in ([], [*range(len(source.layers))]) else columns
         sides = [i for i, answer in enumerate(source.answers) if answer.held_out == held_out]
@@ -142,27 +141,11 @@ class Sequences:
         self.answers = [source.answers[i] for i in self._numbers]
         self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int) -> TrainingSequence:
-        sequence = self._source[self._numbers[index]]
+    def __getitem__(self, number: int) -> TrainingSequence:
+        sequence = self._source[self._numbers[number]]
         if self._columns is None:
             return sequence
         return replace(sequence, hidden=sequence.hidden[:, self._columns])
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[index] for index in range(len(self)))
-
-
-def hidden_states(out: ForwardOutput, start: int) -> Floats:
-    """Return a pass's hidden states in float32, which begin at `start`."""
-    features, hidden = out.features, out.features.hidden
-    assert hidden is not None, "a pass has no hidden states"
-    assert features.start == start, f"hidden states from position {features.start} on, not {start}"
-    if hasattr(hidden, "detach"):  # torch's; numpy has no bfloat16
-        hidden = hidden.detach().float().cpu().numpy()
-    return np.asarray(hidden, np.float32)
 
 
 def top_logprobs(out: ForwardOutput, rows: range, k: int) -> tuple[NDArray[Any], NDArray[Any]]:

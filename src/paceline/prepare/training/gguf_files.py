@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from paceline.models.headers.gguf_file import (
     weight_type,
     write_gguf,
 )
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError
 from paceline.system.whole import write_output
 
 # llama.cpp's names of a head's weights: `attn_norm` norms embeddings, `attn_norm_2` hidden states.
@@ -55,14 +56,15 @@ def write_eagle3(
 ) -> None:
     """Write an EAGLE-3 head that llama-server loads with `--spec-type draft-eagle3 -md`.
     ids: the draft vocabulary, absolute there. target: its GGUF file, whose tokenizer is copied.
-    Raises UsageError for a variant that llama.cpp does not know, and ModelError."""
-    if config.norm_output or config.fc_norm or any(config.windows) or config.n_layers != 1:
-        raise UsageError(
-            "llama.cpp knows no EAGLE-3 with norm_output, fc_norm, a sliding window or several layers"
-        )
+    Raises ModelError."""
+    other_variants = config.norm_output, config.fc_norm, any(config.windows), config.n_layers > 1
+    assert not any(other_variants), "llama.cpp does not know such an EAGLE-3"
     parts = [_part(name, value, config.shape) for name, value in weights.items()]
     if len(ids) != config.target.vocab:
-        parts.append(_ids_part(ids))
+        import gguf
+
+        kind = int(gguf.GGMLQuantizationType.I64)
+        parts.append(TensorToWrite("d2t", ids.shape, kind, 8 * len(ids), lambda: iter([ids.astype("<i8")])))
     fields = {
         "general.name": f"EAGLE-3 for {config.target.name}",
         "eagle3.target_hidden_size": config.target.hidden,
@@ -118,9 +120,7 @@ def read_llama(path: Path) -> LlamaFile:
         raise ModelError(f"{path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
     for name in names:
         rows = TensorRows(file, file.tensors[_gguf_name(name)]).rows(slice(None))
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            n = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
-            rows = _reordered(rows, n, (-1, 2))
+        rows = _reordered(name, rows, shape, (-1, 2))
         weights[name] = rows.reshape(-1) if "norm" in name else rows
     return LlamaFile(shape, layers, weights)
 
@@ -158,16 +158,10 @@ def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict
 
 def _part(name: str, value: NDArray[np.float32], shape: LayerShape) -> TensorToWrite:
     """Return a tensor under llama.cpp's name: norms in F32, matrices in Q8_0, or F16 for odd rows."""
-    gguf_name = _gguf_name(name)
-    if name.endswith(("q_proj.weight", "k_proj.weight")):
-        heads = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
-        value = _reordered(value, heads, (2, -1))
+    value = _reordered(name, value, shape, (2, -1))
     kind = "F32" if value.ndim == 1 else "Q8_0" if value.shape[1] % 32 == 0 else "F16"
-
-    def rows() -> Iterator[NDArray[Any]]:
-        yield np.ascontiguousarray(value, np.float32)
-
-    return quantise_part(gguf_name, value.shape[::-1], weight_type(kind), rows)
+    rows = partial(iter, [np.ascontiguousarray(value, np.float32)])
+    return quantise_part(_gguf_name(name), value.shape[::-1], weight_type(kind), rows)
 
 
 def _gguf_name(name: str) -> str:
@@ -177,17 +171,12 @@ def _gguf_name(name: str) -> str:
     return f"blk.{number}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
 
 
-def _ids_part(ids: NDArray[np.int64]) -> TensorToWrite:
-    import gguf
-
-    def blocks() -> Iterator[NDArray[Any]]:
-        yield ids.astype("<i8")
-
-    kind = int(gguf.GGMLQuantizationType.I64)
-    return TensorToWrite("d2t", (len(ids),), kind, 8 * len(ids), blocks)
-
-
-def _reordered(weight: NDArray[np.float32], heads: int, parts: tuple[int, int]) -> NDArray[np.float32]:
-    """Reorder the rows of a query or key matrix: for parts of (2, -1) from halves to neighbours, as llama.cpp
-    rotates them, and back for (-1, 2)."""
+def _reordered(
+    name: str, weight: NDArray[np.float32], shape: LayerShape, parts: tuple[int, int]
+) -> NDArray[np.float32]:
+    """Reorder the rows of a query or key matrix, of no other weight: for parts of (2, -1) from halves to
+    neighbours, as llama.cpp rotates them, and back for (-1, 2)."""
+    if not name.endswith(("q_proj.weight", "k_proj.weight")):
+        return weight
+    heads = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
     return weight.reshape(heads, *parts, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)

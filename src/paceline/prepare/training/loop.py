@@ -1,8 +1,5 @@
-"""The training loop of draft heads: one for all kinds.
-
-A run is a folder. `checkpoint.pt` is written every minute, so that a run that was killed goes on from there;
-`model.safetensors` is always the best head so far, by the acceptance length on held-out prompts.
-"""
+"""The training loop of all heads. `checkpoint.pt` is written every minute, and a run that was killed goes on
+from there; `model.safetensors` is the best head so far, by the acceptance length on held-out prompts."""
 
 from __future__ import annotations
 
@@ -20,10 +17,9 @@ import torch
 
 from paceline.prepare.training.answer_folder import writing
 from paceline.prepare.training.answers import CHECKPOINT
-from paceline.prepare.training.batches import batches_of, make_batch
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import Sequences, TrainingSequence
-from paceline.prepare.training.recipe import Recipe
+from paceline.prepare.training.recipe import Recipe, batches_of, make_batch
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write
 

@@ -44,7 +44,6 @@ class PromptSource:
 class TrainingPrompts:
     """Different prompts in random order, so that the first ones are a random sample. The order depends on the
     ends of their hashes and the split on the beginnings, so that the two are independent.
-
     items: `id` is the prompt's hash, `session` that of its conversation's first turn, and `category` the
     place in its file. chat: prompts go through the chat template. held_out: share of conversations."""
 
@@ -56,7 +55,6 @@ class TrainingPrompts:
 
     def held_out_ids(self, tokens: Mapping[str, int], min_tokens: int) -> set[str]:
         """Return the prompts that are kept from training, of those with so many `tokens` of answer.
-
         Conversations are held out if the hash of their first turn is below the share, and a few more or fewer
         if one side had less than `min_tokens`. Raises UsageError if both cannot have these."""
         sizes = Counter[str]()
@@ -80,10 +78,8 @@ class TrainingPrompts:
 def read_prompts(
     files: Sequence[Path], suite: str = "", *, chat: bool, held_out: float = HELD_OUT
 ) -> TrainingPrompts:
-    """Read the prompts of files, of folders and of the suites of `paceline bench`.
-
-    chat: the target has a chat template, and a prompt is a user's message; else it is a text to complete.
-    Raises UsageError for a file without a prompt, and if there are none."""
+    """Read the prompts of files, folders and the suites of `paceline bench`. Raises UsageError for none.
+    chat: the target has a chat template, and a prompt is a user's message; else it is a text to complete."""
     if not 0.0 < held_out < 1.0:
         raise invalid("held_out (--held-out)", held_out, "a share above 0 and below 1")
     skipped, sources, items = Skipped(), list[PromptSource](), dict[str, Item]()

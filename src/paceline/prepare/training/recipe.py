@@ -1,28 +1,149 @@
-"""What a kind of head is made of, and its training loss.
-
-A recipe makes first weights, and returns the loss of a batch. The networks are those that draft
-(paceline.heads), over torch tensors.
-"""
+"""What a kind of head is made of, its batches and its training loss. The networks are those that draft
+(paceline.heads), over torch tensors."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Weights
 from paceline.heads.files import write_head
+from paceline.heads.session import open_session
 from paceline.heads.target import sample_tokens
-from paceline.prepare.training.batches import DraftVocabulary, TrainingBatch
-from paceline.prepare.training.evaluate import Acceptance, acceptance_of
+from paceline.prepare.training.evaluate import Acceptance, draft_along, walk
 from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.plan import TrainingOptions
 from paceline.speculative.errors import ModelError
+from paceline.speculative.tree import chain
+
+
+class DraftVocabulary:
+    """The tokens that a head drafts, and their places in it (FR-Spec, arXiv:2502.14856)."""
+
+    def __init__(self, ids: NDArray[np.int64], n_vocab: int) -> None:
+        self.ids = ids
+        self.places = np.full(n_vocab, -1, np.int64)
+        self.places[ids] = np.arange(len(ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of_answers(cls, answers: Iterable[NDArray[np.int32]], n_vocab: int, size: int) -> DraftVocabulary:
+        """Return the `size` most frequent tokens of answers, in the order of their ids; others fill it up."""
+        counts = np.zeros(n_vocab, np.int64)
+        for tokens in answers:
+            np.add.at(counts, tokens.astype(np.int64), 1)
+        order = np.argsort(-counts, kind="stable")
+        return cls(np.sort(order[: min(size, n_vocab)]), n_vocab)
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Sequences end to end, as tensors.
+    hidden: [tokens, layers, width]. document: the sequence of each token.
+    ids, p: [tokens, k], draft ids and probabilities of the likeliest next tokens, renormalised; 0 for tokens
+    that cannot be drafted. weight: [tokens], 1 where the next token belongs to an answer and can be drafted.
+    """
+
+    tokens: Any
+    hidden: Any
+    document: Any
+    ids: Any
+    p: Any
+    weight: Any
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def shifted(self, n: int) -> tuple[Any, Any, Any]:
+        """Return ids, p and weight of the tokens `n` places later; weight 0 beyond a sequence's end."""
+        same = torch.zeros_like(self.weight)
+        if n < len(self):
+            same[: len(self) - n] = (self.document[n:] == self.document[: len(self) - n]).to(same.dtype)
+        return (
+            torch.roll(self.ids, -n, 0),
+            torch.roll(self.p, -n, 0),
+            torch.roll(self.weight, -n, 0) * same,
+        )
+
+    def targets(self, depths: range, rows: Any) -> list[tuple[Any, Any, Any]]:
+        """Return ids, p and weight of the tokens so many places behind `rows`, for each depth."""
+        return [(ids[rows], p[rows], weight[rows]) for ids, p, weight in map(self.shifted, depths)]
+
+    @property
+    def answered(self) -> Any:
+        """The rows whose next token is part of an answer."""
+        return self.weight.nonzero()[:, 0]
+
+    def at(self, rows: Any) -> tuple[Any, Any, Any]:
+        """Return ids, p and weight of some rows."""
+        return self.ids[rows], self.p[rows], self.weight[rows]
+
+    def random_anchors(self, share: float) -> Any:
+        """Return random ones of the answered rows, this share of all rows and at least one."""
+        rows = self.answered
+        if not len(rows):
+            return torch.zeros(1, dtype=torch.long, device=rows.device)
+        return rows[torch.randperm(len(rows), device=rows.device)[: max(1, int(len(self) * share))]]
+
+    def rows_before(self, depths: range) -> Any:
+        """Return the rows behind which an answer's token can be drafted at one of the depths."""
+        return torch.stack([self.shifted(depth)[2] for depth in depths]).sum(0).nonzero()[:, 0]
+
+
+def make_batch(
+    sequences: Sequence[TrainingSequence], vocabulary: DraftVocabulary, device: Any, longest: int
+) -> TrainingBatch:
+    """Join sequences, of each at most the first `longest` tokens.
+    A token behind which the likeliest one cannot be drafted has weight 0."""
+    tokens = np.concatenate([one.tokens[:longest] for one in sequences]).astype(np.int64)
+    document = np.repeat(np.arange(len(sequences)), [min(longest, len(one.tokens)) for one in sequences])
+    hidden = np.concatenate([one.hidden[:longest] for one in sequences]).astype(np.float32)
+    k = sequences[0].ids.shape[1]
+    ids = np.zeros((len(tokens), k), np.int64)
+    p = np.zeros((len(tokens), k), np.float32)
+    start = 0
+    for one in sequences:
+        n = min(longest, len(one.tokens))
+        # Row i of `ids` is predicted by the token before the answer's token i.
+        first = one.first_answer - 1
+        rows = max(0, min(n - first, len(one.ids)))
+        here = slice(start + first, start + first + rows)
+        places = vocabulary.places[one.ids[:rows]]
+        ids[here] = np.maximum(places, 0)
+        known = np.where(places >= 0, np.exp(one.logprobs[:rows].astype(np.float32)), 0.0)
+        # A token behind which the likeliest one cannot be drafted teaches nothing.
+        p[here] = known / np.maximum(known.sum(1, keepdims=True), 1e-9) * (places[:, :1] >= 0)
+        start += n
+
+    def sent(values: NDArray[Any]) -> Any:
+        return torch.from_numpy(values).to(device)
+
+    weight = (p.sum(1) > 0).astype(np.float32)
+    return TrainingBatch(sent(tokens), sent(hidden), sent(document), sent(ids), sent(p), sent(weight))
+
+
+def batches_of(lengths: Sequence[int], order: Sequence[int], tokens: int) -> list[list[int]]:
+    """Group sequence numbers into batches of up to so many tokens."""
+    out, n = [list[int]()], 0
+    for index in order:
+        if out[-1] and n + lengths[index] > tokens:
+            out.append([])
+            n = 0
+        out[-1].append(index)
+        n += lengths[index]
+    return out
+
 
 INIT_STD = 0.02
 RANDOM_TOKENS = 4096  # in the loss of a draft model, with the likely ones
@@ -34,17 +155,16 @@ class Recipe(ABC):
     kind = ""
     network_class: Any  # of paceline.heads
     is_parallel = False  # drafts `depth` tokens in a pass
+    reads_three = False  # layers of the target, in place of its last output
     frozen = frozenset[str]()  # names of weights that are not trained
 
     def __init__(
         self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: TrainingOptions
     ) -> None:
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        """The hidden states that the head reads, as in HeadConfig."""
-        return (LAST_OUTPUT,)
+        self.layer_ids: tuple[int, ...] = (LAST_OUTPUT,)  # as in HeadConfig
+        if self.reads_three:
+            self.layer_ids = three_layers(target.layers)
 
     @property
     def config(self) -> HeadConfig:
@@ -72,11 +192,22 @@ class Recipe(ABC):
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
     ) -> Acceptance:
-        """Return the acceptance on held-out answers. weights, embedding: numpy arrays."""
-        network = self.network(weights)
-        return acceptance_of(
-            network, lambda tokens: embedding[list(tokens)], self.vocabulary, sequences, n_draft
-        )
+        """Return the acceptance on held-out answers, which the sessions that decoding uses draft along.
+        weights, embedding: numpy arrays."""
+        head = self.network(weights)
+        depth = min(n_draft, head.config.depth or n_draft)
+
+        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+            n_ctx, like = len(one.tokens) + depth + 1, np.zeros(0, np.float32)
+            session = open_session(head, lambda tokens: embedding[list(tokens)], like, n_ctx)
+
+            def is_right(drafted: list[int], token: int) -> bool:
+                _, rows = session.compute(chain(drafted, self.kind))
+                return bool(self.vocabulary.ids[int(rows[len(drafted)].argmax())] == token)
+
+            return draft_along(one, session, depth, is_right)
+
+        return walk(sequences, accepted_of, depth, reads_target=True)
 
     def path(self, folder: Path, target: Any) -> Path:
         """Return what `-md` names."""
@@ -180,7 +311,6 @@ def sampled_logits(outputs: Any, matrix: Any, ids: Any) -> tuple[Any, Any]:
 
 def head_loss(logits: Any, ids: Any, p: Any, weight: Any, variation: float) -> Any:
     """Return (1 - variation) * cross-entropy + variation * total variation, the mean over rows by weight.
-
     Cross-entropy is -sum p log q. Total variation is 1 - sum min(p, q), the rate at which sampled drafts are
     refused (Leviathan et al. 2023, arXiv:2211.17192, theorem 3.5).
     logits: [rows, draft_vocab]. ids, p: [rows, k]. weight: [rows]."""

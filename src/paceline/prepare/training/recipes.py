@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from paceline.heads.block import BlockHead
-from paceline.heads.config import HeadConfig
-from paceline.heads.eagle import EagleHead
-from paceline.heads.medusa import MedusaHead
-from paceline.prepare.training.batches import TrainingBatch
+from paceline.heads.config import ExitFacts, HeadConfig
+from paceline.heads.decoder import KeyValueCache, Weights, causal_mask
+from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead
+from paceline.prepare.training.evaluate import (
+    Acceptance,
+    Agreement,
+    Drafts,
+    acceptance_of_drafts,
+    fit_temperature,
+)
+from paceline.prepare.training.features import TrainingSequence
 from paceline.prepare.training.recipe import (
     Recipe,
     StepsCache,
+    TrainingBatch,
     document_mask,
     head_loss,
     layer_weights,
     normal,
-    three_layers,
 )
+from paceline.speculative.errors import UsageError
 
 
 class Eagle3Recipe(Recipe):
     """EAGLE-3 with training-time test: further steps on the head's own hidden states (arXiv:2503.01840).
     A row of a later step sees the rows of the text, and its own rows of the steps before."""
 
-    kind, network_class = "eagle3", EagleHead
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return three_layers(self.target.layers)
+    kind, network_class, reads_three = "eagle3", EagleHead, True
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         hidden = self.shape.hidden
@@ -119,16 +125,13 @@ class MedusaRecipe(Recipe):
 class BlockRecipe(Recipe):
     """DFlash with the loss of DSpark: blocks behind random places of the answers, each beside its context."""
 
-    kind, network_class, is_parallel = "block", BlockHead, True
+    kind, network_class = "block", BlockHead
+    is_parallel = reads_three = True
     anchors_per_token = 1 / 8
 
     @property
     def n_layers(self) -> int:
         return self.options.layers or 2
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return three_layers(self.target.layers)
 
     @property
     def config(self) -> HeadConfig:
@@ -145,22 +148,17 @@ class BlockRecipe(Recipe):
         hidden, layers = self.shape.hidden, dict[str, Any]()
         for i in range(self.n_layers):
             layers |= layer_weights(self.shape, f"layers.{i}.", hidden, qk_norm=True)
-        return {
+        out = {
             "fc.weight": self.fusing_matrix(),
             "hidden_norm.weight": torch.ones(hidden),
             **layers,
             "norm.weight": self.final_norm(output),
             "lm_head.weight": self.rows_of(output),
-            **self._markov_weights(),
         }
-
-    def _markov_weights(self) -> dict[str, Any]:
-        if not (rank := self.options.markov_rank):
-            return {}
-        return {
-            "markov_head.markov_w1.weight": normal(self.target.vocab, rank),
-            "markov_head.markov_w2.weight": torch.zeros(len(self.vocabulary), rank),
-        }
+        if rank := self.options.markov_rank:
+            out["markov_head.markov_w1.weight"] = normal(self.target.vocab, rank)
+            out["markov_head.markov_w2.weight"] = torch.zeros(len(self.vocabulary), rank)
+        return out
 
     def loss(self, network: BlockHead, batch: TrainingBatch, embed: Any) -> Any:
         n, rows = len(batch), network.block_tokens
@@ -182,3 +180,132 @@ class BlockRecipe(Recipe):
             logits = logits + network.markov(before, outputs)[0]
         logits = logits.view(len(anchors), rows, len(self.vocabulary)).unbind(1)
         return self.decayed_loss(logits, batch.targets(range(rows), anchors))
+
+
+LAYER_WEIGHTS = 12  # of a usual layer, in squares of its width
+
+
+class ExitRecipe(Recipe):
+    """A head on some of the target's first layers, measured on the recorded answers alone: while a draft is
+    accepted, its tokens are the answer's, and the hidden states of its rows are known."""
+
+    default_layers: tuple[float, ...] = ()  # below 1: shares of the layers
+    reads_target = False  # see evaluate.walk
+    frozen = frozenset({"lm_head.weight"})
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        n = self.target.layers
+        given = self.options.exit_layers or [
+            layer if layer >= 1 else round(layer * n) for layer in self.default_layers
+        ]
+        if n < 2 or (self.options.exit_layers and not all(1 <= layer < n for layer in given)):
+            raise UsageError(
+                f"exit layers {given} (--exit-layers): must be 1 to {n - 1}, before the target's last"
+            )
+        self.layer_ids = tuple(sorted({int(min(max(layer, 1), n - 1)) for layer in given}))
+        self._exits: tuple[ExitFacts, ...] = ()
+        self._default = 0
+
+    @property
+    def config(self) -> HeadConfig:
+        return replace(super().config, exits=self._exits, default_exit=self._default)
+
+    def network(self, weights: Mapping[str, Any]) -> Any:
+        return self.network_class(replace(self.config, exits=()), weights)
+
+    def acceptance(
+        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
+    ) -> Acceptance:
+        """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
+        network, some = self.network(weights), list(sequences)
+        drafts, facts = list[Drafts](), list[ExitFacts]()
+        for place, layer in enumerate(self.layer_ids):
+            rows = [self._logits(network, one, place) for one in some]
+            agrees: list[Agreement] = [
+                self.vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
+                for logits, one in zip(rows, some, strict=True)
+            ]
+            found, cost = list(zip(some, agrees, strict=True)), self._cost(layer)
+            drafts += found
+            numbers = range(1, n_draft + 1)
+            lengths = [acceptance_of_drafts(found, n, self.reads_target).length for n in numbers]
+            speedup = max(length / (1.0 + n * cost) for n, length in zip(numbers, lengths, strict=True))
+            temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
+            facts.append(ExitFacts(temperature, round(lengths[-1], 4), round(speedup, 4)))
+        self._exits = tuple(facts)
+        self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
+        return acceptance_of_drafts(drafts, n_draft, self.reads_target)
+
+    @abstractmethod
+    def _logits(self, network: Any, one: TrainingSequence, place: int) -> NDArray[np.float32]:
+        """Return the logits of the rows that predict the answer's tokens."""
+
+    def _cost(self, layer: int) -> float:
+        """Return the weights that a drafted token reads, as a share of those of a token of the target."""
+        square = LAYER_WEIGHTS * self.target.hidden**2
+        ours = layer * square + len(self.vocabulary) * self.target.hidden
+        return ours / (self.target.layers * square + self.target.vocab * self.target.hidden)
+
+
+class ExitsRecipe(ExitRecipe):
+    """Early exits at a quarter, half and three quarters of the layers, which begin as the target's output."""
+
+    kind, network_class = "exits", ExitsHead
+    default_layers = (0.25, 0.5, 0.75)
+
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        width, out = self.target.hidden, dict[str, Any]()
+        rank = min(self.options.rank, width)
+        for place in range(len(self.layer_ids)):
+            out |= {
+                f"exits.{place}.input_norm.weight": torch.ones(width),
+                f"exits.{place}.down.weight": normal(rank, width),
+                f"exits.{place}.up.weight": torch.zeros(width, rank),
+                f"exits.{place}.norm.weight": self.final_norm(output),
+            }
+        return {**out, "lm_head.weight": self.rows_of(output)}
+
+    def loss(self, network: ExitsHead, batch: TrainingBatch, embed: Any) -> Any:
+        rows, variation = batch.answered, self.options.variation
+        logits = (network.logits(batch.hidden[rows, i], i) for i in range(len(self.layer_ids)))
+        return sum(head_loss(of_exit, *batch.at(rows), variation) for of_exit in logits)
+
+    def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
+        hidden = one.hidden[one.first_answer - 1 : -1, place].astype(np.float32)
+        out: NDArray[np.float32] = network.logits(hidden, place)
+        return out
+
+
+class KangarooRecipe(ExitRecipe):
+    """Kangaroo: the loss against the target's distribution, through its own output matrix (section 3.2)."""
+
+    kind, network_class = "kangaroo", KangarooHead
+    default_layers = (2,)
+    reads_target = True
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        if len(self.layer_ids) != 1:
+            raise UsageError("a Kangaroo adapter has one exit layer: give one (--exit-layers)")
+
+    def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
+        layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
+        layer = {name: value for name, value in layer.items() if "attn" in name or "input" in name}
+        layer["layers.0.self_attn.o_proj.weight"] = torch.zeros(
+            self.shape.hidden, self.shape.heads * self.shape.head_dim
+        )
+        return {**layer, "norm.weight": self.final_norm(output), "lm_head.weight": self.rows_of(output)}
+
+    def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
+        mask = document_mask(batch.document)
+        outputs = network.forward(batch.hidden[:, 0], np.arange(len(batch)), [StepsCache()], mask)
+        rows = batch.answered
+        return head_loss(network.logits(outputs[rows]), *batch.at(rows), self.options.variation)
+
+    def _logits(self, network: KangarooHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
+        hidden = one.hidden[:-1, 0].astype(np.float32)
+        n, caches = len(hidden), [KeyValueCache() for _ in network.layers]
+        outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
+        out: NDArray[np.float32] = network.logits(outputs[one.first_answer - 1 :])
+        return out

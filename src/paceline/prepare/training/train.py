@@ -21,18 +21,23 @@ from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
-from paceline.prepare.training.batches import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.exit_recipes import ExitsRecipe, KangarooRecipe
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
 from paceline.prepare.training.gguf_files import read_llama, write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipe import RANDOM_TOKENS, Recipe
-from paceline.prepare.training.recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MedusaRecipe
+from paceline.prepare.training.recipe import RANDOM_TOKENS, DraftVocabulary, Recipe
+from paceline.prepare.training.recipes import (
+    BlockRecipe,
+    Eagle3Recipe,
+    EagleRecipe,
+    ExitsRecipe,
+    KangarooRecipe,
+    MedusaRecipe,
+)
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.strict_json import parse_json
@@ -44,7 +49,6 @@ KINDS: dict[str, type[Recipe]] = {
     recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe)
 }
 HEAD_DIM = 64
-CHUNK = 4096  # embedding rows read at once
 OPTIMIZER_BYTES = 16  # of a weight: itself, its gradient, and AdamW's two moments
 LOGIT_COPIES = 4  # of a step: logits, their exponentials, and both gradients
 WIDTHS = 24  # numbers of a token and layer that the backward pass needs, in hidden widths
@@ -57,10 +61,9 @@ def train_head(
     report: Report = lambda _stage, _progress: None,
     note: Note = lambda _line: None,
 ) -> dict[str, Any]:
-    """Train a head for the target of `llm`, and return its card.
-
-    An interrupted run goes on when it is called with the same plan. Raises UsageError for a target that shows
-    no hidden states, or another run's folder; PacelineError if the disk fails."""
+    """Train a head for the target of `llm`, or go on with an interrupted run of this plan; return its card.
+    Raises UsageError for a target without hidden states or another run's folder, PacelineError for a full
+    disk."""
     target = llm.target
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
@@ -69,7 +72,9 @@ def train_head(
     vocabulary = run_vocabulary(plan.folder / VOCABULARY, answers, target.vocab.size, size)
     recipe = make_recipe(target, plan, vocabulary)
     torch.manual_seed(plan.options.seed)
-    embedding, device = embedding_of(target), training_device(plan.device)
+    embedding, device = embedding_of(target), plan.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = recipe.weights(target.output_head(), embedding)
     needed = require_memory(plan, recipe.config, weights, embedding, device)
     note(f"training takes about {format_bytes(needed)} of memory, on {device}")
@@ -89,7 +94,12 @@ def train_head(
     card = make_card(llm, prompts, plan, training, held_out)
 
     def save(weights: Any, acceptance: Acceptance) -> None:
-        record = acceptance_record(acceptance, plan.options.n_draft)
+        record = {
+            "n_draft": plan.options.n_draft,
+            "length": round(acceptance.length, 4),
+            "by_position": [round(rate, 4) for rate in acceptance.by_position],
+            "steps": acceptance.steps,
+        }
         recipe.write(plan.folder, target, weights, card | {"acceptance": record})
 
     torch.set_num_threads(int(target.settings["threads"]))
@@ -127,20 +137,10 @@ def write_for_llama_server(folder: Path, target: Any, note: Note) -> None:
     note(f"for llama-server: --spec-type draft-eagle3 -md {folder / GGUF}")
 
 
-def training_device(name: str) -> str:
-    """Return the device to train on. auto: a GPU if there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-
-
 def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) -> Recipe:
     """Return the recipe of a kind of head for a target, whose width and tokens it takes over."""
-    facts = TargetFacts(
-        name=target.name,
-        model=target.identity()["model"],
-        layers=target.layers,
-        hidden=target.hidden_size,
-        vocab=target.vocab.size,
-    )
+    model, n_vocab = target.identity()["model"], target.vocab.size
+    facts = TargetFacts(target.name, model, target.layers, target.hidden_size, n_vocab)
     recipe = KINDS[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
     if isinstance(recipe, DraftRecipe) and plan.base is not None:
         recipe.base = read_llama(plan.base)
@@ -168,11 +168,7 @@ def head_shape(hidden: int) -> LayerShape:
 
 def embedding_of(target: Any) -> Any:
     """Return the target's embedding matrix as a tensor."""
-    size = target.vocab.size
-    parts = [
-        target.token_embeddings(range(start, min(size, start + CHUNK))) for start in range(0, size, CHUNK)
-    ]
-    return torch.from_numpy(np.concatenate(parts))
+    return torch.from_numpy(target.token_embeddings(range(target.vocab.size)))
 
 
 def make_card(
@@ -196,15 +192,6 @@ def make_card(
     }
 
 
-def acceptance_record(acceptance: Acceptance, n_draft: int) -> dict[str, Any]:
-    return {
-        "n_draft": n_draft,
-        "length": round(acceptance.length, 4),
-        "by_position": [round(rate, 4) for rate in acceptance.by_position],
-        "steps": acceptance.steps,
-    }
-
-
 def read_card(folder: Path) -> dict[str, Any]:
     """Return the best head's card. Raises UsageError if there is none yet."""
     try:
@@ -215,8 +202,11 @@ def read_card(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any) -> int:
-    """Return the bytes of weights, embedding and one batch, without the target itself."""
+def require_memory(
+    plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any, device: str
+) -> int:
+    """Return the estimated bytes of weights, embedding and a batch, without the target itself.
+    Raises UsageError if they are more than the device has free."""
     tokens, steps = plan.options.batch_tokens, max(1, plan.options.depth)
     parameters = sum(int(weight.numel()) for weight in weights.values())
     vocab = config.draft_vocab
@@ -226,14 +216,7 @@ def training_bytes(plan: TrainingPlan, config: HeadConfig, weights: Mapping[str,
     states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers
     masks = tokens * tokens * (steps + 1)
     numbers = logits + states + masks + int(embedding.numel())
-    return OPTIMIZER_BYTES * parameters + 4 * numbers
-
-
-def require_memory(
-    plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any, device: str
-) -> int:
-    """Return the estimated bytes. Raises UsageError if they are more than the device has free."""
-    needed = training_bytes(plan, config, weights, embedding)
+    needed = OPTIMIZER_BYTES * parameters + 4 * numbers
     free = torch.cuda.mem_get_info()[0] if device.startswith("cuda") else free_memory()
     if needed > free:
         raise UsageError(
