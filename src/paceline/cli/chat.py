@@ -9,11 +9,9 @@ from typing import Annotated, Any
 from paceline.cli import groups, options
 from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, first_messages
 from paceline.cli.groups import with_option_groups
-from paceline.cli.interrupts import Interrupts, PendingInterrupt
+from paceline.cli.interrupts import Interrupts, PendingInterrupt, on_interrupt
 from paceline.cli.options import GENERATION, option
 from paceline.cli.references import base_model, resolve_models
-
-DEFAULT_MODEL = "zoo:smollm2"
 
 
 @with_option_groups(
@@ -43,7 +41,7 @@ def chat(
     40, 0.95 and 0.05; --temp 0 is greedy."""
     initial_messages = first_messages(system, messages)
     sampling, given = sampling
-    models = replace(models, target=models.target or DEFAULT_MODEL)
+    models = replace(models, target=models.target or "zoo:smollm2")
     loading = resolve_models(groups.with_drafting(models, drafters, drafting, **memory))
 
     from paceline.cli.chatting import ChatLoop, note
@@ -71,6 +69,6 @@ def chat(
         if not terminal:
             return loop.run(read_piped_messages())
         note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
-        with early:
+        with on_interrupt(early.note):
             loop.run(read_typed_messages(home() / "chat_history", note, early.forget))
     return 0

@@ -103,10 +103,8 @@ class ResponseBuilder:
             "timings": timings(self._ends),
         }
         if self._report:
-            out["speculative"] = {
-                "parts": [handle.parts for handle in self._handles],
-                **draft_counts(self._ends),
-            }
+            parts = [handle.parts for handle in self._handles]
+            out["speculative"] = {"parts": parts, **draft_counts(self._ends)}
         return out
 
     def _finished(self, index: int, handle: RequestHandle) -> Json:
@@ -156,12 +154,8 @@ class ResponseBuilder:
         return self._llm.target.text.piece(token).decode(errors="replace")
 
     def _token(self, token: int, logprob: float) -> Json:
-        piece = self._llm.target.text.piece(token)
-        return {
-            "token": piece.decode(errors="replace"),
-            "logprob": finite_logprob(logprob),
-            "bytes": list(piece),
-        }
+        piece = list(self._llm.target.text.piece(token))
+        return {"token": self._text(token), "logprob": finite_logprob(logprob), "bytes": piece}
 
     def _usage(self) -> Json:
         """Return the usage of all answers. A prompt counts once, however many answers it has."""
@@ -178,17 +172,13 @@ def usage_counts(prompt: int, written: int) -> Json:
 
 def draft_counts(ends: Sequence[Finish]) -> Json:
     """Return the drafted and the accepted tokens by drafter, and the steps."""
-    drafted: Counter[str] = Counter()
-    accepted: Counter[str] = Counter()
+    drafted, accepted = Counter[str](), Counter[str]()
     for end in ends:
         for name, source in end.stats.by_source.items():
             drafted[name] += source.drafted
             accepted[name] += source.accepted
-    return {
-        "drafted": dict(drafted),
-        "accepted": dict(accepted),
-        "steps": sum(end.stats.steps for end in ends),
-    }
+    steps = sum(end.stats.steps for end in ends)
+    return {"drafted": dict(drafted), "accepted": dict(accepted), "steps": steps}
 
 
 def finish_reason(end: Finish, calls: int) -> str:

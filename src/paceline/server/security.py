@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,10 +131,10 @@ class SecurityMiddleware:
     async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
         try:
-            announced = self._check_headers(scope, headers)
-            if await self._read(announced, receive, pieces):
+            if await self._read(self._check_headers(scope, headers), receive, pieces):
                 pieces[:] = [b"".join(pieces)]
-                await self._app(scope, replayed(pieces[0], receive), send)
+                whole: Message = {"type": "http.request", "body": pieces[0], "more_body": False}
+                await self._app(scope, replayed(deque([whole]), receive), send)
         except RequestRejected as refused:
             self._buffered_bytes -= sum(map(len, pieces))
             pieces.clear()
@@ -209,12 +210,11 @@ class RequestRejected(Exception):  # noqa: N818  # control flow, not a failure
         self.status, self.code = status, code
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the whole body as one message, and then goes on with the given one."""
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+def replayed(messages: deque[Message], receive: Receive) -> Receive:
+    """Return a `receive` that gives these messages, and then goes on with the given one."""
 
     async def receive_next() -> Message:
-        return messages.pop() if messages else await receive()
+        return messages.popleft() if messages else await receive()
 
     return receive_next
 

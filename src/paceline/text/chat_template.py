@@ -41,20 +41,18 @@ def encode_chat(
         return text.encode(rendered + answer, special=True, add_bos=False)
     # Characters of private use mark their places in the rendered text.
     marks = sorted(set(map(chr, range(0xE000, 0xF900))).difference(rendered, *texts_in(list(value))))[:2]
+    there = f"a message or a tool contains {controls[0]}, a control token of this model, and"
     if len(marks) < 2:
         raise UsageError(
-            f"a message or a tool contains {controls[0]}, a control token of this model, and all characters "
-            "of private use, which would mark it as text: leave out either"
+            f"{there} all characters of private use, which would mark it as text: leave out either"
         )
     begin, end = marks
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
     marked = text.render(messages, tools, variables)
     if marked.replace(begin, "").replace(end, "") != rendered:
-        raise UsageError(
-            f"a message or a tool contains {controls[0]}, a control token of this model, and its chat "
-            "template changes such text, so that the two cannot be told apart: leave it out"
-        )
+        apart = "so that the two cannot be told apart: leave it out"
+        raise UsageError(f"{there} its chat template changes such text, {apart}")
     # A template that splits a text at a control token leaves single marks.
     pieces = re.split(f"{begin}({pattern}){end}|{begin}|{end}", marked + answer)
     tokens = text.encode(pieces[0], special=True, add_bos=False)

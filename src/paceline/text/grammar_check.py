@@ -8,13 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from paceline.speculative.errors import UsageError
-from paceline.text.grammar_source import (
-    GrammarSource,
-    Schema,
-    format_grammar_error,
-    from_pattern,
-    from_schema,
-)
+from paceline.text.grammar_source import GrammarSource, Schema, format_error, from_pattern, from_schema
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
@@ -35,7 +29,7 @@ class GrammarChecker(WorkerProcess):
             reason = "takes too long" if ended.slow else "is too complex"
             raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
         if error:
-            raise UsageError(format_grammar_error(syntax.name, error.decode(errors="replace")))
+            raise UsageError(format_error(syntax.name, error.decode(errors="replace")))
 
 
 _checker = GrammarChecker()

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paceline.speculative.errors import UsageError
@@ -117,13 +118,11 @@ class GrammarPool:
         """Wait for a job of a client that has none running. Return None if the pool is closing."""
         with self._changed:
             while not self._closing:
-                try:
+                with suppress(StopIteration):
                     job = self._queue.pop(but=self._busy)
-                except StopIteration:
-                    self._changed.wait()
-                    continue
-                self._busy[job.client] = job, checker
-                return job
+                    self._busy[job.client] = job, checker
+                    return job
+                self._changed.wait()
         return None
 
     def _compile(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:

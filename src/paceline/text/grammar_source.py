@@ -71,7 +71,7 @@ def from_pattern(pattern: str) -> GrammarSource:
     return GrammarSource(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
 
 
-def format_grammar_error(name: str, text: str) -> str:
+def format_error(name: str, text: str) -> str:
     """Format llguidance's message in one line."""
     lines = text.splitlines()
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,12 +21,6 @@ MAX_TEMPLATE = 1 << 16  # characters, compiled in seconds; real templates have u
 MAX_TEXT = 16_000_000  # characters of a rendered text, besides MAX_COPIES times the request's
 MAX_COPIES = 64
 MAX_REASON = 200  # characters of a template's error message
-
-
-NO_TEMPLATE = (
-    "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
-    "without --chat)"
-)
 
 
 class TooMuchTextError(Exception):
@@ -49,7 +43,8 @@ def render(
 
     Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
     if not template:
-        raise ModelError(NO_TEMPLATE)
+        plain = "give a plain prompt (to generate, or to run without --chat)"
+        raise ModelError(f"this model has no chat template: it is a base model; {plain}")
     given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
     given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
     rendered, reason = None, f"is too long (over {MAX_TEMPLATE:,} characters)"
@@ -119,11 +114,8 @@ def _compile(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
-    functions: dict[str, Callable[..., Any]] = {
-        "raise_exception": refuse,
-        "strftime_now": lambda form: datetime.now().strftime(form),
-    }
-    environment.globals.update(functions)
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     # As in transformers: without the HTML escapes of jinja2's filter.
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)
