@@ -18,8 +18,7 @@ from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import encode_chat
-from paceline.text.grammar_check import parse_grammar
-from paceline.text.grammar_source import Schema
+from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support

@@ -45,10 +45,10 @@ def chat(
     loading = resolve_models(groups.with_drafting(models, drafters, drafting, **memory))
 
     from paceline.cli.chatting import ChatLoop, note
-    from paceline.cli.lines import read_piped_messages, read_typed_messages
+    from paceline.cli.texts import read_piped_messages, read_typed_messages
     from paceline.loading import load_options
     from paceline.system.home import home
-    from paceline.text.default_sampling import chat_sampling
+    from paceline.text.chat_template import chat_sampling
 
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():

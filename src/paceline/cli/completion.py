@@ -51,9 +51,9 @@ class Completion:
         *,
         as_json: bool,
         show_sources: bool,
-        show_stats: bool = False,
-        recorder: Recorder | None = None,
-        chat: bool = False,
+        show_stats: bool,
+        recorder: Recorder | None,
+        chat: bool,
     ) -> None:
         if recorder is not None:
             recorder.begin(llm.target.vocab, llm.target.name)

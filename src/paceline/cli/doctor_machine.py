@@ -85,15 +85,9 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     settings, run, traits = llm.target.settings, None, traits_of(llm.target)
     if target is not None:
         traits = replace(target.traits, backend=traits.backend, rollback=traits.rollback)
-    evidence = gathering.evidence_of_models(
-        hardware,
-        target,
-        draft,
-        DecodingCosts.read(record),
-        next(iter(record["doubts"].values()), ""),
-        threads=settings["threads"],
-        gpu_layers=settings.get("gpu_layers", 0),
-    )
+    costs, doubt = DecodingCosts.read(record), next(iter(record["doubts"].values()), "")
+    used = {"threads": settings["threads"], "gpu_layers": settings.get("gpu_layers", 0)}
+    evidence = gathering.evidence_of_models(hardware, target, draft, costs, doubt, **used)
     if llm.draft is not None:
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {

@@ -126,8 +126,7 @@ def require_command(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def command_group(help: str) -> typer.Typer:  # noqa: A002
+def command_group(help: str, **more: Any) -> typer.Typer:  # noqa: A002
     """Return a command that only has subcommands."""
-    return typer.Typer(
-        rich_markup_mode=None, callback=require_command, invoke_without_command=True, help=help
-    )
+    more |= {"callback": require_command, "invoke_without_command": True}
+    return typer.Typer(rich_markup_mode=None, help=help, **more)

@@ -25,7 +25,7 @@ from paceline.server.service import ServingEngine
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import printable
-from paceline.text.default_sampling import chat_sampling
+from paceline.text.chat_template import chat_sampling
 
 PING_SECONDS = 10.0  # without output, after which a stream gets a comment so that it stays open
 LIVE_INTERVAL_SECONDS = 0.5  # between two events of /live
@@ -62,11 +62,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             parsed = await asyncio.to_thread(convert, llm, service.limits, body, request.state.client)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
-        report = body.speculative is not None and body.speculative.report
-        chat = isinstance(body, schemas.ChatRequest)
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
-        model, handles = body.model or names[0], outputs.handles
-        builder = ResponseBuilder(llm, model, chat, body.n, parsed, handles, report=report)
+        builder = ResponseBuilder(llm, body.model or names[0], body, parsed, outputs.handles)
         disconnect = asyncio.ensure_future(wait_for_disconnect(request))
         # A stream waits until its requests are queued: an error before that sets the HTTP status.
         ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all())

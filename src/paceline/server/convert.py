@@ -71,22 +71,13 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
                 raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
             form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
         new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-    tokens = llm.chat_tokens(
-        request.messages, choice.tools or None, request.chat_template_kwargs, answer=prefix
-    )
+    variables = request.chat_template_kwargs
+    tokens = llm.chat_tokens(request.messages, choice.tools or None, variables, answer=prefix)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    requests = _requests(
-        llm,
-        limits,
-        request,
-        most,
-        tokens,
-        grammar=grammar,
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        client=client,
-        visible_control_tokens={} if new_parser is None else llm.visible_control_tokens,
-    )
-    return ParsedRequest(requests, new_parser)
+    fields: dict[str, Any] = {"grammar": grammar, "client": client}
+    fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
+    fields["visible_control_tokens"] = {} if new_parser is None else llm.visible_control_tokens
+    return ParsedRequest(_requests(llm, limits, request, most, tokens, **fields), new_parser)
 
 
 def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:

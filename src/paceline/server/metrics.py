@@ -36,9 +36,7 @@ class Metrics:
         self.running = Gauge(OWN + "num_requests_running", "Requests in a session.", registry=registry)
         self.waiting = Gauge(OWN + "num_requests_waiting", "Requests in the queue.", registry=registry)
         self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._queries = counter(
-            "prefix_cache_queries", "Tokens of prompts that were looked for in the cache."
-        )
+        self._query = counter("prefix_cache_queries", "Tokens of prompts that were looked for in the cache.")
         self._hits = counter("prefix_cache_hits", "Tokens of prompts that were in the cache.")
         self._generated = counter("generation_tokens", "Tokens of answers.")
         self._drafts = counter("spec_decode_num_drafts", "Drafts that were verified.")
@@ -77,7 +75,7 @@ class Metrics:
 
     def end(self, end: Finish) -> None:
         self._prompt.inc(end.n_prompt)
-        self._queries.inc(end.n_prompt)
+        self._query.inc(end.n_prompt)
         self._hits.inc(end.n_cached)
         if end.reason is not None:
             self._success.labels("stop" if end.reason in ("eos", "stop") else "length").inc()

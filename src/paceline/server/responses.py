@@ -13,6 +13,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.convert import ParsedRequest
+from paceline.server.schemas import ChatRequest, CompletionRequest
 from paceline.speculative.stats import Logprob
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
@@ -21,22 +22,19 @@ Json = dict[str, Any]
 
 
 class ResponseBuilder:
-    """The response to one request, made of the handles of its answers.
-
-    n: answers to each prompt. report: name the drafter of each part."""
+    """The response to one request, made of the handles of its answers."""
 
     def __init__(
         self,
         llm: LLM,
         model: str,
-        chat: bool,
-        n: int,
+        body: ChatRequest | CompletionRequest,
         request: ParsedRequest,
         handles: Sequence[RequestHandle],
-        *,
-        report: bool,
     ) -> None:
-        self._llm, self._n, self._report, self._chat, self._handles = llm, n, report, chat, handles
+        self._llm, self._n, self._handles = llm, body.n, handles
+        self._chat = chat = isinstance(body, ChatRequest)
+        self._report = body.speculative is not None and body.speculative.report
         self._logprobs = request.requests[0].logprobs is not None
         self._parsers = [request.new_parser() if request.new_parser else None for _ in handles]
         self._parts: list[list[tuple[str, str]]] = [[] for _ in handles]  # not yet in a chunk
@@ -143,9 +141,9 @@ class ResponseBuilder:
         self._offsets[index] = offsets.pop()
         return {
             "tokens": texts,
-            "token_logprobs": [finite_logprob(logprob.logprob) for logprob in logprobs],
+            "token_logprobs": [finite_logprob(it.logprob) for it in logprobs],
             "top_logprobs": [
-                {self._text(token): finite_logprob(x) for token, x in logprob.top} for logprob in logprobs
+                {self._text(token): finite_logprob(x) for token, x in it.top} for it in logprobs
             ],
             "text_offset": offsets,
         }

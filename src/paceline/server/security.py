@@ -77,9 +77,7 @@ class SecurityMiddleware:
 
     open_to_all: paths that need no key."""
 
-    def __init__(
-        self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str]) -> None:
         self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
         self._keys = {sha256(key.encode()).digest() for key in rules.keys}
         self._buffered_bytes = 0  # of all bodies
@@ -177,12 +175,7 @@ class SecurityMiddleware:
 
         Raises RequestRejected for a body that is too large or too slow."""
         largest, n, end = self._rules.max_body_bytes, 0, monotonic() + self._rules.body_timeout
-        too_large = RequestRejected(
-            413, f"the body has more than {largest:,} bytes: send less", "body_too_large"
-        )
-        if announced > largest:
-            raise too_large
-        while True:
+        while announced <= largest:
             try:
                 async with asyncio.timeout(end + n / MIN_BYTES_PER_SECOND - monotonic()):
                     message = await receive()
@@ -195,11 +188,12 @@ class SecurityMiddleware:
             n += len(piece)
             self._buffered_bytes += len(piece)
             if n > largest:
-                raise too_large
+                break
             if n > SMALL_BODY_BYTES and self._buffered_bytes > MAX_TOTAL_BODIES * largest:
                 raise RequestRejected(503, "too many large requests at once: try again", "overloaded")
             if not message.get("more_body", False):
                 return True
+        raise RequestRejected(413, f"the body has more than {largest:,} bytes: send less", "body_too_large")
 
 
 class RequestRejected(Exception):  # noqa: N818  # control flow, not a failure

@@ -1,4 +1,4 @@
-"""Chats as tokens. Control tokens in messages are encoded as text."""
+"""Chats as tokens, and their default sampling. Control tokens in messages are encoded as text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.interfaces import Target
+from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.messages import Message, Tool, texts_in
 
@@ -134,3 +136,24 @@ def control_texts(text: Text, vocab: Vocab, message: str) -> list[str]:
         return []
     silent = (token for token in special if not vocab.piece(token))
     return [vocab.text(token).decode(errors="replace") for token in silent]
+
+
+@runtime_checkable
+class SuggestsSampling(Protocol):
+    """A target whose file may have sampling settings."""
+
+    @property
+    def suggested_sampling(self) -> Mapping[str, float]:
+        """Fields of `Sampling`, not validated."""
+
+
+def chat_sampling(target: Target, given: Mapping[str, float]) -> dict[str, float]:
+    """Return sampling settings: `given`, else the model file's, else DEFAULT_CHAT_SAMPLING."""
+    suggested: dict[str, Any] = dict(DEFAULT_CHAT_SAMPLING)
+    if isinstance(target, SuggestsSampling):
+        suggested |= target.suggested_sampling
+    try:
+        Sampling(**suggested)
+    except UsageError:  # the file's values are invalid
+        suggested = dict(DEFAULT_CHAT_SAMPLING)
+    return {**suggested, **given}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from paceline.speculative.errors import UsageError
 from paceline.speculative.fair_queue import FairQueue
 from paceline.text.grammar import CompiledGrammar, TokenTrie
-from paceline.text.grammar_check import NICENESS, GrammarChecker
-from paceline.text.grammar_source import GrammarSource
+from paceline.text.grammar_source import NICENESS, GrammarChecker, GrammarSource
 
 N_WORKERS = max(1, min(2, (os.cpu_count() or 2) - 1))  # threads, each with a subprocess; one core stays free
 STACK_BYTES = 16 << 20  # more than the subprocess, which has compiled the grammar before

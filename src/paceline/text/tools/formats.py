@@ -35,9 +35,8 @@ class KeyValueArguments:
     def pattern(self, longest: int) -> re.Pattern[str]:
         """Return the pattern of one pair. longest: characters of a name."""
         middle = r"\s*".join(map(re.escape, self.middle))
-        return re.compile(
-            f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}", re.DOTALL
-        )
+        pair = f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}"
+        return re.compile(pair, re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -188,10 +187,8 @@ def format_of(template: str) -> ToolFormat:
 
 def visible_control_tokens(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
     """Return the control tokens of the format, with their text for the parser."""
-    tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
-    return {
-        ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
-    }
+    known = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
+    return {ids[0]: mark.encode() for mark, ids in known.items() if len(ids) == 1 and not vocab.piece(ids[0])}
 
 
 @dataclass(frozen=True)
