@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,22 +30,16 @@ _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", CPU_
 
 
 def render(
-    template: str,
-    messages: list[Message],
-    tools: list[Tool] | None = None,
-    variables: Mapping[str, Any] | None = None,
-    *,
-    bos: str = "",
-    eos: str = "",
+    template: str, messages: list[Message], tools: list[Tool] | None = None, /, **variables: Any
 ) -> str:
-    """Render a chat template, with additional variables.
+    """Render a chat template. variables: further ones of the template, such as `bos_token`.
 
     Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
     if not template:
         plain = "give a plain prompt (to generate, or to run without --chat)"
         raise ModelError(f"this model has no chat template: it is a base model; {plain}")
-    given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
-    given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
+    given = {"documents": None, "add_generation_prompt": True, **variables}
+    given |= {"messages": messages, "tools": tools}
     rendered, reason = None, f"is too long (over {MAX_TEMPLATE:,} characters)"
     if len(template) <= MAX_TEMPLATE:
         try:
