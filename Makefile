@@ -19,7 +19,7 @@ test: transformers
 	$(BIN)/python -m pytest -m "not serial and not slow" -n auto --dist loadfile
 
 test-all: transformers
-	$(BIN)/python -m pytest -m "not serial" -n auto --dist loadfile --cov=paceline.speculative --cov=paceline.settings --cov=paceline.drafter_table --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest -m "not serial" -n auto --dist loadfile --cov=paceline.speculative --cov=paceline.settings --cov=paceline.fits --cov=paceline.drafter_table --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(BIN)/python -m pytest -m serial tests/server
 
 check: setup

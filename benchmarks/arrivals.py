@@ -21,7 +21,7 @@ from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import LearningDrafter, Target
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.speculative.stats import Stats

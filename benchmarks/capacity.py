@@ -38,7 +38,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.report.table import write_table
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.stats import Stats
 
 LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # of what a replica does that is never idle

@@ -29,7 +29,7 @@ from paceline.drafters.suffix import SuffixDrafter
 from paceline.models import zoo
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest

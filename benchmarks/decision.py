@@ -23,8 +23,9 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
+from paceline.speculative.policy.goodput_budget import GoodputBudget
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
@@ -36,6 +37,8 @@ TARGETS = {
     "tree of 64": 200,
     "tree of 64 with another": 200,
 }
+
+SHOULD_CALL = GoodputBudget.should_call
 
 
 class NoMemory:
@@ -83,8 +86,7 @@ class Clocked:
 
     def __init__(self, policy: GoodputPolicy) -> None:
         self.policy, self.spent = policy, 0.0
-        calls = policy._calls
-        calls.should_call = self._timed(calls.should_call)  # type: ignore[method-assign]
+        GoodputBudget.should_call = self._timed(SHOULD_CALL)  # type: ignore[method-assign]
         self.budget = self._timed(policy.budget)
         self.select = self._timed(policy.select)
         self.update = self._timed(policy.update)

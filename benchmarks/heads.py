@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.drafter_table import DRAFT
-from paceline.drafts import kind_of, source_of
+from paceline.drafts import kind_of
+from paceline.fits import source_of
 
 FREE = ("lookup", "suffix")
 

@@ -50,7 +50,7 @@ from paceline.loading import load
 from paceline.models import zoo
 from paceline.models.zoo.inflate import inflate
 from paceline.profiling.pass_costs import costs_of
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling
 
 AUTO, ALONE = "auto", "suffix+lookup:policy=rate"  # with what there is; without a draft model

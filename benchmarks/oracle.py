@@ -43,9 +43,9 @@ from paceline.speculative.interfaces import (
     RequiredOutputs,
     Session,
 )
-from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.speculative.policy.drafting_summary import DraftingSummary
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
+from paceline.speculative.policy.ledger import DraftingSummary
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree

@@ -45,7 +45,7 @@ from paceline.bench.replay.replay import MethodReplay, Record, ReplayContext, me
 from paceline.bench.replay.traces import Trace
 from paceline.loading import load
 from paceline.models import zoo
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.sampling import Sampling
 
 CURVES: dict[str, dict[int, float]] = {

@@ -25,7 +25,7 @@ from paceline.loading import load
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start_request
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.storage.corpora import NO_CORPORA

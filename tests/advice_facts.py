@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.doctor.draft_advice import Measured, MeasuredFacts
+from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
+
+PAIR = KnownPair(
+    ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
+)  # fmt: skip
 
 
 def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **more: Any) -> ModelFacts:

@@ -15,122 +15,69 @@ HEAD = WIDTH // HEADS
 WINDOW = 12  # tokens, in every other layer of the models that have one
 
 Shapes = Mapping[str, Sequence[int]]
-Keys = Mapping[str, int | float]
+Keys = dict[str, int | float]
+
+
+MLP: Shapes = {
+    "ffn_gate.weight": [2 * WIDTH, WIDTH], "ffn_up.weight": [2 * WIDTH, WIDTH],
+    "ffn_down.weight": [WIDTH, 2 * WIDTH],
+}  # fmt: skip
+ATTENTION: Shapes = {
+    "attn_norm.weight": [WIDTH], "attn_q.weight": [WIDTH, WIDTH], "attn_k.weight": [2 * HEAD, WIDTH],
+    "attn_v.weight": [2 * HEAD, WIDTH], "attn_output.weight": [WIDTH, WIDTH],
+}  # fmt: skip
+BIASES: Shapes = {"attn_q.bias": [WIDTH], "attn_k.bias": [2 * HEAD], "attn_v.bias": [2 * HEAD]}
+TIED: Shapes = {"output_norm.weight": [WIDTH]}  # the embeddings are the output, too
+SEPARATE: Shapes = {**TIED, "output.weight": [len(byte_vocabulary()), WIDTH]}
+GROUPED: Keys = {"feed_forward_length": 2 * WIDTH, "attention.head_count_kv": 2}
 
 
 def write_gemma2(path: Path) -> Path:
-    """Scores that are capped, a window, and embeddings that are the output, too."""
-    keys = {
-        "feed_forward_length": 2 * WIDTH,
-        "attention.head_count_kv": 2,
-        "attention.key_length": HEAD,
-        "attention.value_length": HEAD,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "attention.sliding_window": WINDOW,
-        "attn_logit_softcapping": 5.0,
+    """Scores that are capped, and a window."""
+    keys = GROUPED | {
+        "attention.key_length": HEAD, "attention.value_length": HEAD, "attention.sliding_window": WINDOW,
+        "attention.layer_norm_rms_epsilon": 1e-5, "attn_logit_softcapping": 5.0,
         "final_logit_softcapping": 30.0,
-    }
-    layer = {
-        "attn_norm.weight": [WIDTH],
-        "post_attention_norm.weight": [WIDTH],
-        "ffn_norm.weight": [WIDTH],
-        "post_ffw_norm.weight": [WIDTH],
-        **_projections(2 * HEAD),
-        "ffn_gate.weight": [2 * WIDTH, WIDTH],
-        "ffn_up.weight": [2 * WIDTH, WIDTH],
-        "ffn_down.weight": [WIDTH, 2 * WIDTH],
-    }
-    return _write(path, "gemma2", keys, {"output_norm.weight": [WIDTH]}, layer)
+    }  # fmt: skip
+    norms = ("post_attention_norm.weight", "ffn_norm.weight", "post_ffw_norm.weight")
+    return _write(path, "gemma2", keys, TIED, {**ATTENTION, **{name: [WIDTH] for name in norms}, **MLP})
 
 
 def write_qwen2(path: Path) -> Path:
-    """Projections with biases, and embeddings that are the output, too."""
-    keys = {
-        "feed_forward_length": 2 * WIDTH,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": 10000.0,
-    }
-    layer = {
-        "attn_norm.weight": [WIDTH],
-        "ffn_norm.weight": [WIDTH],
-        **_projections(2 * HEAD),
-        "attn_q.bias": [WIDTH],
-        "attn_k.bias": [2 * HEAD],
-        "attn_v.bias": [2 * HEAD],
-        "ffn_gate.weight": [2 * WIDTH, WIDTH],
-        "ffn_up.weight": [2 * WIDTH, WIDTH],
-        "ffn_down.weight": [WIDTH, 2 * WIDTH],
-    }
-    return _write(path, "qwen2", keys, {"output_norm.weight": [WIDTH]}, layer)
+    """Projections with biases."""
+    keys = GROUPED | {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10000.0}
+    return _write(path, "qwen2", keys, TIED, {**ATTENTION, **BIASES, "ffn_norm.weight": [WIDTH], **MLP})
 
 
 def write_gpt_oss(path: Path) -> Path:
     """Sinks, a window, and experts with biases, two for each token."""
     experts = 4
-    keys = {
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "attention.sliding_window": WINDOW,
-        "expert_count": experts,
-        "expert_used_count": 2,
-        "feed_forward_length": 2 * WIDTH,
-        "expert_feed_forward_length": 2 * WIDTH,
-    }
-    layer: dict[str, Sequence[int]] = {
-        "attn_norm.weight": [WIDTH],
-        "post_attention_norm.weight": [WIDTH],
-        **_projections(2 * HEAD),
-        "attn_q.bias": [WIDTH],
-        "attn_k.bias": [2 * HEAD],
-        "attn_v.bias": [2 * HEAD],
-        "attn_output.bias": [WIDTH],
-        "attn_sinks.weight": [HEADS],
-        "ffn_gate_inp.weight": [experts, WIDTH],
-        "ffn_gate_inp.bias": [experts],
-    }
-    for name, rows, columns in (
-        ("gate", 2 * WIDTH, WIDTH),
-        ("up", 2 * WIDTH, WIDTH),
-        ("down", WIDTH, 2 * WIDTH),
-    ):
-        layer[f"ffn_{name}_exps.weight"] = [experts, rows, columns]
-        layer[f"ffn_{name}_exps.bias"] = [experts, rows]
-    return _write(path, "gpt-oss", keys, _separate_output(), layer)
+    keys = GROUPED | {
+        "attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": WINDOW, "expert_count": experts,
+        "expert_used_count": 2, "expert_feed_forward_length": 2 * WIDTH,
+    }  # fmt: skip
+    layer = {
+        **ATTENTION, **BIASES, "post_attention_norm.weight": [WIDTH], "attn_output.bias": [WIDTH],
+        "attn_sinks.weight": [HEADS], "ffn_gate_inp.weight": [experts, WIDTH], "ffn_gate_inp.bias": [experts],
+    }  # fmt: skip
+    for name, shape in MLP.items():
+        part = name.removesuffix(".weight")
+        layer |= {f"{part}_exps.weight": [experts, *shape], f"{part}_exps.bias": [experts, shape[0]]}
+    return _write(path, "gpt-oss", keys, SEPARATE, layer)
 
 
 def write_bloom(path: Path) -> Path:
     """ALiBi, and as many heads of keys as of queries."""
     keys = {"attention.layer_norm_epsilon": 1e-5, "feed_forward_length": 4 * WIDTH}
-    layer: dict[str, Sequence[int]] = {
-        "attn_norm.weight": [WIDTH],
-        "attn_norm.bias": [WIDTH],
-        "attn_qkv.weight": [3 * WIDTH, WIDTH],
-        "attn_qkv.bias": [3 * WIDTH],
-        "attn_output.weight": [WIDTH, WIDTH],
-        "attn_output.bias": [WIDTH],
-        "ffn_norm.weight": [WIDTH],
-        "ffn_norm.bias": [WIDTH],
-        "ffn_up.weight": [4 * WIDTH, WIDTH],
-        "ffn_up.bias": [4 * WIDTH],
-        "ffn_down.weight": [WIDTH, 4 * WIDTH],
-        "ffn_down.bias": [WIDTH],
-    }
+    matrices = {
+        "attn_qkv": [3 * WIDTH, WIDTH], "attn_output": [WIDTH, WIDTH], "ffn_up": [4 * WIDTH, WIDTH],
+        "ffn_down": [WIDTH, 4 * WIDTH],
+    }  # fmt: skip
+    layer: dict[str, Sequence[int]] = {}
+    for name, shape in {"attn_norm": [WIDTH], "ffn_norm": [WIDTH], **matrices}.items():
+        layer |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     norms = {name: [WIDTH] for name in ("token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias")}
-    return _write(path, "bloom", keys, {**_separate_output(), **norms}, layer)
-
-
-def _projections(kv_width: int) -> dict[str, Sequence[int]]:
-    return {
-        "attn_q.weight": [WIDTH, WIDTH],
-        "attn_k.weight": [kv_width, WIDTH],
-        "attn_v.weight": [kv_width, WIDTH],
-        "attn_output.weight": [WIDTH, WIDTH],
-    }
-
-
-def _separate_output() -> dict[str, Sequence[int]]:
-    return {"output_norm.weight": [WIDTH], "output.weight": [len(byte_vocabulary()), WIDTH]}
+    return _write(path, "bloom", keys, {**SEPARATE, **norms}, layer)
 
 
 def _write(path: Path, arch: str, keys: Keys, rest: Shapes, layer: Shapes) -> Path:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.speculative.interfaces import Budget, Drafter, Grammar, Session
+from paceline.speculative.interfaces import Budget, Grammar
 from paceline.speculative.sampling import Mask
 from paceline.speculative.tree import DraftTree
+from parrot import WrappedDrafter
 
 # State -> the tokens allowed there, and where each leads. In the last one the text has ended.
 TABLE: Mapping[int, Mapping[int, int]] = {
@@ -44,18 +45,8 @@ class Automaton(Grammar):
             self.emitted.append(token)
 
 
-class Blind:
+class Blind(WrappedDrafter):
     """A drafter that is not told of the grammar, so that some of what it draws is forbidden."""
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.name, self.required_outputs = drafter.name, drafter.required_outputs
-
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
-        return self._drafter.open(prompt, seed)
-
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
-        return self._drafter.propose([(memory, replace(budget, grammar=None)) for memory, budget in batch])
-
-    def close(self) -> None:
-        self._drafter.close()
+        return super().propose([(memory, replace(budget, grammar=None)) for memory, budget in batch])

@@ -33,14 +33,14 @@ settings.register_profile("paceline", deadline=None)  # a busy machine is no fau
 settings.load_profile("paceline")
 
 UNTRACED = "test_goodput_exact.py"  # repeats the same lines millions of times
-TRACED_TOO = "test_api.py"  # calls speculative/validation.py in ways that no test of core does
+TRACED_TOO = ("test_api.py", "test_fits.py", "test_loading.py")  # cover settings, fits and validation
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measure coverage of `speculative` and `vocab` in their own tests only: tracing is slow."""
     for item in items:
         name, own = item.path.name, not {"speculative", "vocab"}.isdisjoint(item.path.parts)
-        if not (own and name != UNTRACED) and name != TRACED_TOO:
+        if not (own and name != UNTRACED) and name not in TRACED_TOO:
             item.add_marker("no_cover")
 
 
@@ -69,9 +69,9 @@ def however_busy(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path_factory.mktemp("busy")))
     for limit in (
         "profiling.pass_costs.MAX_TIMING_JITTER",
-        "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_INVERSION",
-        "speculative.policy.cost_cells.MAX_SINGLE_TOKEN_FACTOR",
-        "speculative.policy.cost_cells.MAX_INVERSION_FACTOR",
+        "speculative.policy.cost_measurement.MAX_SINGLE_TOKEN_INVERSION",
+        "speculative.policy.cost_measurement.MAX_SINGLE_TOKEN_FACTOR",
+        "speculative.policy.cost_measurement.MAX_INVERSION_FACTOR",
     ):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
     monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gguf_files import byte_tokens, finish
+from gguf_files import byte_tokens, copied
 from paceline.models import zoo
 
 
@@ -23,7 +23,6 @@ def write_foreign(path: Path, *, merges: int = 2000, seed: int = 0) -> Path:
     end = next(t for t in old if t == "<|endoftext|>")
     tokens = [*byte_tokens(), end, *dict.fromkeys(merge.replace(" ", "") for merge in kept_merges)]
     tokens = [tokens[i] for i in np.random.default_rng(seed).permutation(len(tokens))]
-    writer = gguf.GGUFWriter(str(path), "llama")
     changed = {
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [
@@ -32,16 +31,9 @@ def write_foreign(path: Path, *, merges: int = 2000, seed: int = 0) -> Path:
         "tokenizer.ggml.merges": kept_merges,
         "llama.vocab_size": len(tokens),
     } | {f"tokenizer.ggml.{name}_token_id": tokens.index(end) for name in ("bos", "eos", "padding")}
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            value = changed.get(key, keys[key])
-            writer.add_key_value(
-                key, value, field.types[0], field.types[-1] if len(field.types) > 1 else None
-            )
-    for tensor in reader.tensors:
-        data = tensor.data
-        if tensor.name == "token_embd.weight":
-            data = np.ascontiguousarray(data[[old[token] for token in tokens]])
-        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-    finish(writer)
-    return path
+
+    def change(tensor: Any) -> tuple[Any, Any]:
+        chosen = [old[token] for token in tokens] if tensor.name == "token_embd.weight" else slice(None)
+        return np.ascontiguousarray(tensor.data[chosen]), tensor.tensor_type
+
+    return copied(zoo.draft_path(), path, changed, change)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 from gguf import GGUFWriter, TokenType
+from numpy.typing import NDArray
 
 import raw_gguf
 from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, copy_part, write_gguf
@@ -32,6 +34,26 @@ def rewritten(
     parts = {name: copy_part(file, tensor) for name, tensor in file.tensors.items()}
     change(fields, parts)
     write_gguf(out, [*fields.values()], [*parts.values()], file.alignment)
+    return out
+
+
+def copied(
+    source: Path,
+    out: Path,
+    fields: Mapping[str, Any],
+    change: Callable[[gguf.ReaderTensor], tuple[NDArray[Any], gguf.GGMLQuantizationType]],
+) -> Path:
+    """A copy of a GGUF file with other values of some fields, and of its tensors what `change` returns."""
+    reader = gguf.GGUFReader(source)
+    writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(key, fields.get(key, field.contents()), field.types[0], inner)
+    for tensor in reader.tensors:
+        data, kind = change(tensor)
+        writer.add_tensor(tensor.name, data, raw_dtype=kind)
+    finish(writer)
     return out
 
 

@@ -38,12 +38,6 @@ class HeadReference:
     target: dict[str, np.ndarray]
     values: dict[str, np.ndarray]
 
-    @property
-    def layer(self) -> dict[str, Any]:
-        """The part of the configuration that describes the decoder layers."""
-        layer: dict[str, Any] = self.config.get("transformer_layer_config", self.config)
-        return layer
-
 
 class ReferenceTarget(ToyTarget):
     """A target of the dimensions of a reference, which lends what the head's files lack."""

@@ -9,64 +9,36 @@ from typing import Any
 # PACELINE_TEST_DEVICE=cuda tries the engine on a GPU.
 DEVICE = os.environ.get("PACELINE_TEST_DEVICE", "cpu")
 V = 96
+NUMBERS: dict[str, Any] = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 1}
+ATTENTION: dict[str, Any] = {
+    **NUMBERS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+}  # fmt: skip
 LIKE_LLAMA: dict[str, Any] = {
-    "vocab_size": V,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 1,
+    **ATTENTION, "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 1,
     "tie_word_embeddings": False,
-}
+}  # fmt: skip
+LIKE_GPT: dict[str, Any] = {**NUMBERS, "n_embd": 32, "n_head": 4, "n_positions": 256}
 HEAD = {"head_dim": 8}
 EXPERTS = {"num_experts_per_tok": 2}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": LIKE_LLAMA,
     "qwen3": {**LIKE_LLAMA, **HEAD},
     "gemma3_text": {
-        **LIKE_LLAMA,
-        **HEAD,
-        "num_hidden_layers": 4,
-        "sliding_window": 12,
+        **LIKE_LLAMA, **HEAD, "num_hidden_layers": 4, "sliding_window": 12, "query_pre_attn_scalar": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
-        "query_pre_attn_scalar": 8,
     },
     "mistral": {**LIKE_LLAMA, **HEAD, "sliding_window": 10},
     "phi3": {**LIKE_LLAMA, "sliding_window": None},
     "gpt_neox": {**LIKE_LLAMA, "rotary_pct": 0.5},
     "olmo2": LIKE_LLAMA,
-    "gpt2": {
-        "vocab_size": V,
-        "n_embd": 32,
-        "n_layer": 3,
-        "n_head": 4,
-        "n_positions": 256,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    },
+    "gpt2": {**LIKE_GPT, "n_layer": 3},
     "mixtral": {**LIKE_LLAMA, **EXPERTS, "num_local_experts": 4, "sliding_window": None},
     "qwen3_moe": {
-        **LIKE_LLAMA,
-        **HEAD,
-        **EXPERTS,
-        "num_experts": 4,
-        "moe_intermediate_size": 24,
+        **LIKE_LLAMA, **HEAD, **EXPERTS, "num_experts": 4, "moe_intermediate_size": 24,
         "norm_topk_prob": True,
     },
-    "bloom": {
-        "vocab_size": V,
-        "hidden_size": 32,
-        "n_layer": 2,
-        "n_head": 4,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    },
-}
-NUMBERS: dict[str, Any] = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 1}
+    "bloom": {**NUMBERS, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+}  # fmt: skip
 HYBRID: dict[str, Any] = {**LIKE_LLAMA, "num_hidden_layers": 2, "head_dim": 8}
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_expand": 2}
 DELTA_NET = {
@@ -99,54 +71,26 @@ RECURRENT: dict[str, dict[str, Any]] = {
 # Families that can do less than they seem to, or cannot be decoded, and those with layers of their own.
 ODD: dict[str, dict[str, Any]] = {
     "gpt_neo": {
-        **NUMBERS,
-        "hidden_size": 32,
-        "num_layers": 4,
-        "num_heads": 4,
-        "attention_types": [[["global", "local"], 2]],
-        "max_position_embeddings": 256,
-        "window_size": 24,
-        "intermediate_size": 48,
+        **NUMBERS, "hidden_size": 32, "intermediate_size": 48, "num_layers": 4, "num_heads": 4,
+        "attention_types": [[["global", "local"], 2]], "max_position_embeddings": 256, "window_size": 24,
     },
-    "recurrent_gemma": {
-        **NUMBERS,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "attention_window_size": 64,
-        "pad_token_id": 1,
-    },
+    "recurrent_gemma": {**ATTENTION, "attention_window_size": 64, "pad_token_id": 1},
     "rwkv": {**NUMBERS, "hidden_size": 32, "num_hidden_layers": 2, "context_length": 128},
-    "openai-gpt": {**NUMBERS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "openai-gpt": {**LIKE_GPT, "n_layer": 2},
     "roberta": {**LIKE_LLAMA, "is_decoder": True},
     "minimax": {
-        **LIKE_LLAMA,
-        **HEAD,
-        "num_hidden_layers": 2,
-        "num_local_experts": 2,
-        "num_experts_per_tok": 1,
+        **LIKE_LLAMA, **HEAD, "num_hidden_layers": 2, "num_local_experts": 2, "num_experts_per_tok": 1,
         "layer_types": ["linear_attention", "full_attention"],
     },
     "falcon": {
-        **NUMBERS,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "alibi": False,
+        **NUMBERS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "alibi": False,
     },
     "mpt": {**NUMBERS, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 256},
     "opt": {
-        **NUMBERS,
-        "hidden_size": 32,
-        "word_embed_proj_dim": 32,
-        "ffn_dim": 48,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-        "pad_token_id": 1,
+        **NUMBERS, "hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "max_position_embeddings": 256, "pad_token_id": 1,
     },
-}
+}  # fmt: skip
 
 
 def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:

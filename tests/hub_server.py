@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,23 +124,24 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return self.store(found[1])
             return self.refuse(404, "")
 
-        def refuse(self, status: int, name: str) -> None:
+        def reply(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
             self.send_response(status)
-            self.send_header("Content-Length", "0")
-            if name:
-                self.send_header("X-Error-Message" if " " in name else "X-Error-Code", name)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
+            self.wfile.write(body)
+
+        def refuse(self, status: int, name: str) -> None:
+            named = {"X-Error-Message" if " " in name else "X-Error-Code": name} if name else {}
+            self.reply(status, {"Content-Length": "0", **named})
 
         def tell(self, name: str) -> None:
             if name not in hub.repos:
                 return self.refuse(404, "RepoNotFound")
             body = json.dumps(hub.answer if hub.answer is not None else hub.info(name)).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            return None
+            return self.reply(
+                200, {"Content-Type": "application/json", "Content-Length": str(len(body))}, body
+            )
 
         def resolve(self, name: str, file: str) -> None:
             data = hub.repos.get(name, {}).get(file)
@@ -155,11 +156,7 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 "Location": f"{hub.url.replace('127.0.0.1', 'localhost')}/storage/{digest}",
                 "Content-Length": "0",
             }
-            self.send_response(302)
-            for header, value in (headers | hub.headers).items():
-                self.send_header(header, value)
-            self.end_headers()
-            return None
+            return self.reply(302, headers | hub.headers)
 
         def store(self, digest: str) -> None:
             data = hub.stored(digest)
@@ -167,13 +164,10 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return self.refuse(404, "")
             begin = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
             start = int(begin[1]) if begin else 0
-            self.send_response(206 if begin else 200)
-            if begin:
-                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-            self.send_header("Content-Length", str(len(data) - start))
-            self.end_headers()
+            part = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if begin else {}
             end = start + hub.breaks.pop(0) if hub.breaks else len(data)
-            self.wfile.write(data[start:end])
+            length = {"Content-Length": str(len(data) - start)}
+            self.reply(206 if begin else 200, part | length, data[start:end])
             hub.sent()
             return None
 

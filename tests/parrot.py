@@ -1,4 +1,4 @@
-"""Drafters for tests: one repeats the last answer to the same prompt, the other copies in a cascade."""
+"""Drafters for tests: a wrapper, a repeater of the last answer to the same prompt, a cascade's copier."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.drafters.lookup import LookupDrafter, LookupState
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
+
+
+class WrappedDrafter:
+    """A drafter around another one, for subclasses that change budgets or drafts."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.name, self.required_outputs = drafter.name, drafter.required_outputs
+
+    def open(self, prompt: Sequence[int], seed: int, *_: Any, **__: Any) -> Any:
+        return self._drafter.open(prompt, seed)
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
+        return self._drafter.propose(batch)
+
+    def close(self) -> None:
+        self._drafter.close()
 
 
 class Parrot:
@@ -19,9 +36,7 @@ class Parrot:
         self.answers: dict[tuple[int, ...], list[int]] = {}
         self.forgot = self.closed = 0
 
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ParrotState:
+    def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> ParrotState:
         return ParrotState(self, tuple(prompt))
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

@@ -29,10 +29,11 @@ from paceline.drafters import model
 from paceline.settings import Drafting
 from paceline.speculative import loop as decode
 from paceline.speculative import verify
-from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Probabilities, Sampling, softmax
 from paceline.speculative.tree import ROOT, DraftTree
+from parrot import WrappedDrafter
 
 CHAIN = Drafting(("model",), draft_temp=1.0)
 TREE = replace(CHAIN, width=3)
@@ -53,21 +54,15 @@ class Mistake:
     change: Change = unchanged
 
 
-class Changed:
+class Changed(WrappedDrafter):
     """A drafter whose drafts are changed on their way."""
 
     def __init__(self, drafter: Drafter, change: Change) -> None:
-        self._drafter, self._change = drafter, change
-        self.name, self.required_outputs = drafter.name, drafter.required_outputs
-
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
-        return self._drafter.open(prompt, seed)
+        super().__init__(drafter)
+        self._change = change
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
-        return [self._change(tree) if len(tree) else tree for tree in self._drafter.propose(batch)]
-
-    def close(self) -> None:
-        self._drafter.close()
+        return [self._change(tree) if len(tree) else tree for tree in super().propose(batch)]
 
 
 @contextmanager

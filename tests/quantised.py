@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from gguf_files import finish
+from gguf_files import copied
 from paceline.backends.llama_cpp import binding
 
 KEPT = ("norm.weight", "ffn_gate_inp.weight", "attn_sinks.weight")  # as llama.cpp keeps them
@@ -28,7 +27,7 @@ def quantised(source: Path, out: Path, kind: Type) -> Path:
             return tensor.data, tensor.tensor_type
         return _quantised(tensor.data, kind), kind
 
-    return _rewritten(source, out, change)
+    return copied(source, out, {}, change)
 
 
 def _quantised(values: NDArray[np.float32], kind: Type) -> NDArray[np.uint8]:
@@ -43,17 +42,3 @@ def _quantised(values: NDArray[np.float32], kind: Type) -> NDArray[np.uint8]:
     written = quantise(int(kind), of, to, ctypes.c_int64(0), ctypes.c_int64(n), ctypes.c_int64(width), None)
     assert written == data.nbytes
     return data
-
-
-def _rewritten(source: Path, out: Path, change: Callable[[Any], tuple[NDArray[Any], Type]]) -> Path:
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            inner = field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(key, field.contents(), field.types[0], inner)
-    for tensor in reader.tensors:
-        data, kind = change(tensor)
-        writer.add_tensor(tensor.name, data, raw_dtype=kind)
-    finish(writer)
-    return out

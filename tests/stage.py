@@ -18,9 +18,9 @@ from paceline.backends.recorded import (
 )
 from paceline.bench.replay.simulated import VirtualClock
 from paceline.drafters.compose import PortfolioDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs
 from paceline.speculative.loop import ActiveRequest, decode, start_request
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy
 from paceline.speculative.request import GenerationRequest
@@ -83,9 +83,7 @@ class Prompter:
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
 
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> Place:
+    def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> Place:
         return Place(text_of(int(prompt[0]) * V + int(prompt[1])))
 
     def propose(self, batch: Sequence[tuple[Place, Budget]]) -> list[DraftTree]:

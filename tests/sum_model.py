@@ -33,8 +33,9 @@ class SumSession(TreeSession):
             self.sums.append(self.sums[-1] + token)
 
     def _compute(self, tree: DraftTree, first: int) -> None:
+        del self.drafted[first:]
         if first == 0:
-            self.drafted = [self.sums[-1] + self.tokens[-1]]
+            self.drafted.append(self.sums[-1] + self.tokens[-1])
         for node in range(len(self.drafted) - 1, len(tree)):
             self.drafted.append(self.drafted[tree.parents[node] + 1] + tree.tokens[node])
 

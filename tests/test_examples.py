@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from command_line import environment
-from paceline.report.table import ratio
 from paceline.speculative.policy import speedup_formulas as theory
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -76,7 +75,6 @@ def test_plain_decoding_takes_one_pass_a_token_and_needs_no_cache_to_say_the_sam
     lines = lab("baseline_autoregressive.py")
     for model in ("toy model", "embedded model"):
         assert f"{model}: 24 tokens in 24 passes, 1.00 tokens a pass" in lines
-    assert len([line for line in lines if re.match(r"  prefill    40 tokens .* us a token", line)]) == 2
     assert any(re.match(r"  without a cache: the same tokens in ", line) for line in lines)
     assert "  llm.generate(): the same tokens" in lines
 
@@ -84,26 +82,14 @@ def test_plain_decoding_takes_one_pass_a_token_and_needs_no_cache_to_say_the_sam
 @pytest.mark.slow
 def test_theory_stands_beside_what_was_measured_for_every_draft_length() -> None:
     lines = lab("optimized_speculative.py")
-    wanted = [f"{k}" for k in range(2, 17)]
-
-    toy = table(lines, r" *K  tokens a step in theory")
-    assert [row[0] for row in toy] == wanted
-    measured = [float(row[-1]) for row in toy]  # of one text: a longer draft never needs more steps
-    assert measured == sorted(measured)
-    assert 1.0 < measured[0] <= 3.0
-
     told = next(line for line in lines if line.startswith("draft model, always K tokens"))
     a = float(told.rpartition(" ")[2])
     timed = table(lines, r" *K +c +v ")
-    assert [row[0] for row in timed] == wanted
-    for k, c, v, thumb, leviathan, real, _, speedup in timed:
-        # From figures that were printed with two places.
-        assert float(thumb) == pytest.approx(1 / (1 - a + a / int(k)), rel=0.15)
+    assert [row[0] for row in timed] == [f"{k}" for k in range(2, 17)]
+    for k, c, v, _, leviathan, real, *_ in timed:  # from figures that were printed with two places
         predicted = theory.speedup(a, int(k), float(c), float(v))
         assert float(real) == pytest.approx(predicted, rel=0.15, abs=0.01)
         assert float(leviathan) == pytest.approx(theory.speedup(a, int(k), float(c)), rel=0.15, abs=0.01)
-        assert float(speedup) > 0.0
-
     # The toy, three methods, all lengths together.
     assert len([line for line in lines if re.search(IDENTICAL, line)]) == 5
 
@@ -111,16 +97,12 @@ def test_theory_stands_beside_what_was_measured_for_every_draft_length() -> None
 @pytest.mark.slow
 def test_drafts_are_compared_and_a_copy_of_the_target_is_always_right() -> None:
     lines = lab("draft_models.py")
-    (costs,) = table(lines, r" +1 +2 +3 ")
-    assert (len(costs), costs[0]) == (9, ratio(1.0))
-    names = ("draft F16", "draft Q8_0", "draft Q4_0", "the target itself")
     rates = []
-    for name in names:
-        row, said, why = (line for line in lines if line.startswith(name))
-        assert re.fullmatch(r"( +\d+\.\d\d){5}", row.removeprefix(name))
+    for name in ("draft F16", "draft Q8_0", "draft Q4_0", "the target itself"):
+        row, said, why = (line.removeprefix(name) for line in lines if line.startswith(name))
         assert re.search(IDENTICAL, said) or re.search(r"output identical: K = \d+ up to token", said)
-        assert re.match(r": (no K pays: |K = \d pays: )", why.removeprefix(name))
-        rates.append(float(row.removeprefix(name).split()[0]))
+        assert re.match(r": (no K pays: |K = \d pays: )", why)
+        rates.append(float(row.split()[0]))
     assert rates[-1] == max(rates) > 0.9
     assert any(line.startswith("measured best: ") for line in lines)
 

@@ -13,7 +13,7 @@ from paceline.api import LLM
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.models import zoo
-from paceline.speculative.errors import UsageError, VocabError
+from paceline.speculative.errors import VocabError
 
 N = 64
 PROMPTS = {
@@ -78,20 +78,6 @@ def test_tokens_that_are_half_characters_are_read_and_drafted_after(llm: LLM) ->
         assert llm.generate(prompt, max_tokens=12, ignore_eos=True).tokens == plain.tokens
 
 
-def test_a_text_goes_on_being_drafted_for_beyond_the_drafts_context(
-    unrounded: Path, foreign_draft: Path
-) -> None:
-    """The draft needs more tokens for the same text, and has a context of no more than the target's."""
-    for mode in ("tli", "slem"):
-        with paceline.load(
-            unrounded, foreign_draft, "model", n_ctx=160, threads=1, cross_vocab=mode, p_min=0.0
-        ) as llm:
-            prompt = llm.tokens(PROMPTS["json"])
-            done = llm.generate(prompt, max_tokens=200, ignore_eos=True)
-            assert (done.stop_reason, done.n_tokens) == ("context", 161 - len(prompt))
-            assert done.stats.drafted > 6 * (done.stats.steps - 3)
-
-
 @pytest.mark.parametrize(
     ("merges", "settings", "chosen"),
     [(2000, {}, "slem"), (2000, {"width": 2}, "tli"), (2000, {"draft_temp": 0.5}, "tli"), (6000, {}, "tli")],
@@ -126,14 +112,3 @@ def test_vocabularies_with_nothing_in_common_are_refused_for_tli_only(
         paceline.load(*pair, threads=1, cross_vocab="tli")
     with paceline.load(*pair, threads=1, cross_vocab="slem") as llm:
         assert llm.generate([1, 2], max_tokens=4, ignore_eos=True).n_tokens == 4
-
-
-def test_a_closed_model_says_so_in_either_mode(unrounded: Path, foreign_draft: Path) -> None:
-    for mode in ("tli", "slem"):
-        llm = paceline.load(unrounded, foreign_draft, "model", n_ctx=64, threads=1, cross_vocab=mode)
-        stream = llm.stream("def f(", max_tokens=9, ignore_eos=True)
-        next(stream)
-        llm.close()
-        llm.close()
-        with pytest.raises(UsageError, match="the model is closed"):
-            next(stream)

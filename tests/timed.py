@@ -16,7 +16,6 @@ class TimedSession(ToySession):
     def __init__(self, target: TimedTarget) -> None:
         super().__init__(target)
         self._timed = target
-        self._held = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._timed.caps.rollback == "none":

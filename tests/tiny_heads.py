@@ -14,9 +14,9 @@ from paceline.drafters.pard import PardDrafter
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.exit_target import ExitTarget
-from paceline.heads.files import HeadFiles
+from paceline.heads.files import HeadFiles, write_head
 from paceline.heads.parallel_draft import ParallelDraft
-from paceline.heads.target import HeadTarget
+from paceline.heads.target import HeadTarget, sample_tokens
 
 KINDS = ("medusa", "eagle", "eagle3", "block")
 EXIT_KINDS = ("exits", "kangaroo")  # heads on the target's first layers
@@ -36,11 +36,12 @@ def tiny_config(kind: str, target: ToyTarget, draft_vocab: int, **settings: Any)
         "block": {"depth": 4, "n_layers": 2, "from_root": True, "mask_token": 0},
     }
     layers = dict.fromkeys(("medusa", "eagle"), (target.layers,)) | {"exits": (1, 2), "kangaroo": (1,)}
-    given = {"layer_ids": layers.get(kind, (2, 0, 1))} | parallel.get(kind, {})
+    shape = LayerShape(width, heads=2, kv_heads=1, head_dim=4, feed_forward=FEED_FORWARD)
+    given: dict[str, Any] = {"shape": shape, "layer_ids": layers.get(kind, (2, 0, 1))}
+    given |= parallel.get(kind, {})
     return HeadConfig(
         kind=kind,
         target=TargetFacts("a toy", "", target.layers, width, target.vocab.size),
-        shape=LayerShape(width, heads=2, kv_heads=1, head_dim=4, feed_forward=FEED_FORWARD),
         draft_vocab=draft_vocab,
         **(given | settings),
     )
@@ -126,6 +127,15 @@ def tiny_files(
     if draft_ids is not None:
         weights["d2t"] = np.array(draft_ids) - np.arange(len(draft_ids))
     return HeadFiles(Path(f"a-{kind}-head"), config, weights, None)
+
+
+def write_tiny_head(folder: Path, kind: str, target: Any, **settings: Any) -> Path:
+    """Write a head with random weights, as training does."""
+    n = target.vocab.size
+    config = tiny_config(kind, target, n, **settings)
+    sample = target.token_embeddings(sample_tokens(n))
+    write_head(folder, config, tiny_weights(config), np.arange(n), sample, {"kind": kind})
+    return folder
 
 
 def tiny_head(kind: str, target: ToyTarget, **settings: Any) -> HeadTarget:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Features, RequiredOutputs
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
@@ -38,9 +38,7 @@ class HeadDrafter:
     def __init__(self, like: ToyTarget) -> None:
         self._like = like
 
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> HeadMemory:
+    def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> HeadMemory:
         return HeadMemory(prompt)
 
     def propose(self, batch: Sequence[tuple[HeadMemory, Budget]]) -> list[DraftTree]:

@@ -18,7 +18,7 @@ from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.storage.corpora import NO_CORPORA, Corpora

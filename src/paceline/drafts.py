@@ -42,26 +42,11 @@ def kind_of(reference: Path) -> str:
     return DRAFT if config is None else HEADS[config.kind]
 
 
-def source_of(kind: str) -> str:
-    """Return the source of drafts, as in the table of drafters: a view drafts like a model of its own."""
-    return DRAFT if kind in (LAYER_VIEW, EXPERT_VIEW) else kind
-
-
 def open_confidence(reference: Path | None) -> tuple[Path | None, Confidence | None]:
     """Return the draft that a confidence scores, and the confidence; other drafts unchanged.
     Raises ModelError for a damaged file."""
     found = None if reference is None else read_confidence(reference)
     return (reference, None) if found is None else (Path(found.draft), found)
-
-
-def traits_of(target: Backend) -> TargetTraits:
-    """Return what is known of a loaded target."""
-    return TargetTraits(backend_name(target.path), target.caps.rollback)
-
-
-def backend_traits(target: Path) -> TargetTraits:
-    """Return what a target's name shows."""
-    return TargetTraits(backend_name(target))
 
 
 def header_traits(target: Path) -> TargetTraits:
@@ -72,21 +57,25 @@ def header_traits(target: Path) -> TargetTraits:
     return replace(read_model_facts(model_path(target), tokens=False).traits, backend=backend)
 
 
-def require_fit(reference: Path, kind: str, target: TargetTraits) -> None:
-    """Raise UsageError, with the reason, if a kind of draft does not fit the target."""
+def traits_of(target: Backend) -> TargetTraits:
+    """Return the traits of a loaded target."""
+    return replace(header_traits(target.path), rollback=target.caps.rollback)
+
+
+def require_fit(what: str, kind: str, target: TargetTraits) -> None:
+    """Raise UsageError, with the reason, if a kind of draft or a choice does not fit the target."""
     if reason := why_not(kind, target):
-        raise UsageError(f"{reference}: {reason}")
+        raise UsageError(f"{what}: {reason}")
 
 
 def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) -> Backend:
     """Open a draft for a target. Close it before the target.
 
-    settings: the target's, for `open_engine`. Raises UsageError, ModelError or MissingExtraError."""
+    settings: of the draft, for `open_engine`. Raises UsageError, ModelError or MissingExtraError."""
     kind = kind_of(reference)
-    require_fit(reference, kind, traits_of(target))
+    require_fit(str(reference), kind, traits_of(target))
     if kind in (LAYER_VIEW, EXPERT_VIEW):
         return open_view(reference, target)
-    settings = {**settings, "experts": 0}
     if kind == PARALLEL:
         return open_parallel_draft(reference, target, settings)
     if kind == DRAFT:

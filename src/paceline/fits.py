@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 LLAMA_CPP, TRANSFORMERS, TOY = BACKENDS = ("llama.cpp", "transformers", "toy")
 
-NO_MODEL = "no model"
+NO_MODEL = "drafting without a model"
 LAYER_VIEW, EXPERT_VIEW = "view of fewer layers", "view of fewer experts"
 LOSSY_EXPERTS, LOSSY_PREFILL = "lossy experts", "lossy prefill"
 DRAFT_KINDS = (NO_MODEL, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
 EXITS = (HEADS["exits"], HEADS["kangaroo"])
-# What -md names for a kind; {} is the kind.
+# What -md names for the kinds that draft as a model does.
 NAMED = {
     DRAFT: "a smaller model",
     LAYER_VIEW: "view:skip=N or view:exit=N",
@@ -89,11 +89,16 @@ def why_not(kind: str, target: TargetTraits) -> str:
     return next((row.reason for row in EXCLUSIONS if row.applies(kind, target)), "")
 
 
+def source_of(kind: str) -> str:
+    """Return the source of drafts, as in the table of drafters: a view drafts like a model of its own."""
+    return DRAFT if kind in NAMED else kind
+
+
 def drafters_of(kind: str) -> list[str]:
     """Return the names of the drafters that use a kind of draft, `auto` left out."""
     if kind == NO_MODEL:
         return [name for name, row in DRAFTERS.items() if not set(row.uses) & set(DRAFTS) and name != "none"]
-    return [name for name in users(DRAFTERS, DRAFT if kind in NAMED else kind) if name != "auto"]
+    return [name for name in users(DRAFTERS, source_of(kind)) if name != "auto"]
 
 
 def what_fits(target: TargetTraits) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ from paceline.backends.registry import open_engine
 from paceline.backends.speculative_prefill import compute_part_of_prompts
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafter_table import DRAFT, users
-from paceline.drafts import open_draft, source_of, traits_of
-from paceline.fits import LOSSY_PREFILL, NO_MODEL, why_not
+from paceline.drafts import open_draft, require_fit, traits_of
+from paceline.fits import LOSSY_PREFILL, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
@@ -79,15 +79,13 @@ def load_plan(plan: LoadPlan) -> LLM:
 def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
     """Open target and draft; return them with the drafting that the target allows. undo: closes them."""
     engine = plan.options.engine
-    rows = 0
-    if engine.exact_greedy:
-        rows = 1 + plan.options.drafting.as_chains(with_draft=plan.draft is not None).n_draft
+    rows = 1 + plan.chains.n_draft if engine.exact_greedy else 0
     target = open_engine(plan.target, n_ctx=engine.n_ctx, exact_rows=rows, **plan.settings)
     undo.callback(target.close)
     drafting = allowed_drafting(plan, target)
     draft = None
-    if plan.draft is not None and (drafting is not PLAIN or plan.selects_prompt_tokens):
-        draft = open_draft(plan.draft, target, plan.settings)
+    if plan.draft is not None and (not drafting.plain or plan.selects_prompt_tokens):
+        draft = open_draft(plan.draft, target, plan.draft_settings)
         undo.callback(draft.close)
     if plan.quality.prefill:
         select_prompt_tokens(plan, target, draft)
@@ -99,7 +97,7 @@ def allowed_drafting(plan: LoadPlan, target: Backend) -> Drafting:
     Raises UsageError for named drafters that do not work."""
     drafting, is_auto = plan.options.drafting, AUTO in plan.options.drafting.drafters
     if target.settings.get("exact_rows"):
-        drafting = drafting.as_chains(with_draft=plan.draft is not None)
+        drafting = plan.chains
         check_inputs(plan.options, plan.kind, drafting)
         if drafting.budget.width > 1:
             raise UsageError(
@@ -110,8 +108,12 @@ def allowed_drafting(plan: LoadPlan, target: Backend) -> Drafting:
     if not reason or drafting.plain:
         return drafting
     if is_auto and not plan.options.remember:
+        if plan.draft is not None:
+            to_stderr(f"{plan.draft} is not used: {reason}")
         return PLAIN
-    remedy = "leave out remember (--remember)" if is_auto else "use the drafter none (drafters, --draft)"
+    remedy = (
+        "leave out remember (--remember)" if is_auto else "use --draft none (drafters), without -md (draft)"
+    )
     raise UsageError(f"{plan.target}: {reason}: {remedy}")
 
 
@@ -119,8 +121,7 @@ def select_prompt_tokens(plan: LoadPlan, target: Backend, draft: Backend | None)
     """Let the draft model choose the prompt tokens that are computed. Raises UsageError where it cannot."""
     if not target.caps.sparse_prompts and not plan.options.quality.lossy:
         return  # recommended for other settings
-    if reason := why_not(LOSSY_PREFILL, traits_of(target)):
-        raise UsageError(f"lossy prefill: {plan.target}: {reason}")
+    require_fit(f"lossy prefill: {plan.target}", LOSSY_PREFILL, traits_of(target))
     selecting = draft if plan.kind == DRAFT else None
     if selecting is not None:
         check_shared(target.vocab, selecting.vocab)
@@ -130,7 +131,7 @@ def select_prompt_tokens(plan: LoadPlan, target: Backend, draft: Backend | None)
 def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: Drafting) -> LLM:
     """Make drafters and policy, and return the model with all of them."""
     options = plan.options
-    costs = costs_of(target, draft) if drafting.policy == "rate" else None
+    costs = costs_of(target, draft) if drafting.policy == "rate" and not drafting.plain else None
     corpora = Corpora.find(options.corpora, target.vocab)
     drafter, drafting = make_drafter(drafting, target, draft, corpora, costs, to_stderr, plan.confidence)
     history = learn_past_answers(target.vocab, drafter, options.remember) if options.remember else None

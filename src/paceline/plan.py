@@ -6,15 +6,15 @@ No model is opened here. Headers may be read, and kernels are compiled to know w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paceline.backends.registry import BackendSpec, backend_build, backend_name, resolve_kernels
 from paceline.drafter_factory import check_needs
 from paceline.drafter_table import DRAFT, DRAFTERS, users
-from paceline.drafts import backend_traits, header_traits, kind_of, open_confidence, require_fit, source_of
-from paceline.fits import LLAMA_CPP, TRANSFORMERS
+from paceline.drafts import header_traits, kind_of, open_confidence, require_fit
+from paceline.fits import LLAMA_CPP, LOSSY_EXPERTS, TRANSFORMERS, TargetTraits, source_of
 from paceline.hardware.threads import choose_threads
 from paceline.heads.confidence import Confidence
 from paceline.models import zoo
@@ -47,7 +47,23 @@ class LoadPlan:
 
     @property
     def selects_prompt_tokens(self) -> bool:
-        return selects_prompt_tokens(self.options, self.kind)
+        """True if the draft model chooses the prompt tokens to compute (lossy prefill)."""
+        return self.kind == DRAFT and bool(self.quality.prefill)
+
+    @property
+    def chains(self) -> Drafting:
+        """The drafting if all passes have one shape."""
+        return self.options.drafting.as_chains(with_draft=source_of(self.kind) == DRAFT)
+
+    @property
+    def draft_settings(self) -> dict[str, Any]:
+        """The settings of a draft model, which may be another backend's."""
+        engine, draft = self.options.engine, self.draft
+        assert draft is not None
+        if self.kind != DRAFT or backend_name(draft) == backend_name(self.target):
+            return {**self.settings, "experts": 0}
+        alone = replace(engine, device=AUTO, dtype=AUTO, attention=AUTO)
+        return engine_settings(engine if backend_name(draft) == TRANSFORMERS else alone, draft)
 
 
 def resolve(options: LoadOptions) -> LoadPlan:
@@ -57,20 +73,19 @@ def resolve(options: LoadOptions) -> LoadPlan:
     kind = "" if draft is None else kind_of(draft)
     check_inputs(options, kind, options.drafting)
     if draft is not None:
-        require_fit(draft, kind, header_traits(target) if is_view(draft) else backend_traits(target))
+        require_fit(
+            str(draft), kind, header_traits(target) if is_view(draft) else TargetTraits(backend_name(target))
+        )
         if kind == DRAFT and backend_name(draft) == LLAMA_CPP:
             require_gguf_path(draft)
     settings = engine_settings(options.engine, target)
     quality = options.quality
+    if quality.experts:
+        require_fit(f"lossy experts: {target}", LOSSY_EXPERTS, header_traits(target))
     if quality.role == "speed" and not quality.lossy:
         quality = Quality(recommended(target, draft if kind == DRAFT else None, settings))
     settings["experts"] = quality.experts
     return LoadPlan(options, target, draft, kind, confidence, quality, settings)
-
-
-def selects_prompt_tokens(options: LoadOptions, kind: str) -> bool:
-    """Return whether a draft of this kind may choose the prompt tokens to compute (lossy prefill)."""
-    return kind == DRAFT and bool(options.quality.prefill or options.quality.role == "speed")
 
 
 def model_files(
@@ -115,7 +130,10 @@ def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:
 
 def recommended(target: Path, draft: Path | None, settings: Mapping[str, Any]) -> str:
     """Return the stored lossy choices for the role speed, and print what they change. draft: a model."""
-    models = {"model": BackendSpec(target, settings).identity()["model"]}
+    try:
+        models = {"model": BackendSpec(target, settings).identity()["model"]}
+    except OSError:  # opening it says what is wrong
+        return ""
     stored = [load_recommendation("experts", models, to_stderr)]
     if draft is not None:
         models = {**models, "draft": BackendSpec(draft, settings).identity()["model"]}
@@ -131,9 +149,9 @@ def check_inputs(options: LoadOptions, kind: str, drafting: Drafting) -> None:
     kind: of the draft (fits.py), or ""."""
     corpora, source = Corpora.find(options.corpora).available, source_of(kind)
     check_needs(drafting, [*corpora, source])
-    source = "" if selects_prompt_tokens(options, kind) else source
-    names = ",".join(drafting.drafters)
-    if source and not users(drafting.drafters, source):
+    names, quality = ",".join(drafting.drafters), options.quality
+    selects = kind == DRAFT and bool(quality.prefill or quality.role == "speed")  # prompt tokens
+    if source and not selects and not users(drafting.drafters, source):
         fitting = [name for name in users(DRAFTERS, source) if name != AUTO]
         raise UsageError(f"a {source} is given, but the drafters (--draft) {names} have no {fitting[0]!r}")
     draft_settings = {

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.drafting_summary import DraftingSummary
+from paceline.speculative.policy.ledger import DraftingSummary
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest
 from paceline.speculative.stats import TARGET, Logprob, Stats, Step, StopReason

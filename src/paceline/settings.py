@@ -26,7 +26,7 @@ AUTO = "auto"
 POLICIES = ("fixed", "p_min", "rate")
 MAX_TOKENS = 4096  # of any setting in tokens
 # Defaults of n_draft, width and p_split. 7 tokens and the root fill 8 rows, the tile of many kernels.
-POLICY_DEFAULTS = {"rate": (31, 4, 0.3), "p_min": (7, 1, 0.1), "fixed": (7, 1, 0.1)}
+POLICY_DEFAULTS = {"rate": (31, 4, 0.3), "others": (7, 1, 0.1)}
 CHAIN_ONLY_RULES = ("token", "block")
 VERIFY = (AUTO, *CHAIN_ONLY_RULES, "recursive", "traversal")  # see verify.py
 CROSS_VOCAB = ("off", "tli", "slem", AUTO)
@@ -108,8 +108,9 @@ class Drafting:
         given = {it.name: getattr(self, it.name) for it in fields(self)}
         object.__setattr__(self, "_given", given)
         drafters = typed.text_list("drafters", self.drafters)
+        object.__setattr__(self, "drafters", drafters)
         policy = self.policy if self.policy != "" else "rate" if AUTO in drafters else "p_min"
-        defaults = POLICY_DEFAULTS["rate" if policy == "rate" else "p_min"]
+        defaults = POLICY_DEFAULTS["rate" if policy == "rate" else "others"]
         chosen = {"policy": policy, **dict(zip(("n_draft", "width", "p_split"), defaults, strict=True))}
         if self.verify in CHAIN_ONLY_RULES or self.cross_vocab == "slem":
             chosen["width"] = 1
@@ -272,7 +273,7 @@ class LoadOptions:
         if isinstance(drafters, str):
             drafters = [name.strip() for name in drafters.split(",")]
         engine, quality = (
-            {it.name: settings.pop(it.name) for it in fields(kind) if it.name in settings}
+            {it.name: settings.pop(it.name) for it in fields(kind) if it.init and it.name in settings}
             for kind in (EngineOptions, Quality)
         )
         known = [it.name for kind in (EngineOptions, Quality, Drafting) for it in fields(kind) if it.init]

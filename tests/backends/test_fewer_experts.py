@@ -21,6 +21,7 @@ from paceline.models.headers.gguf_file import metadata_field, number_list_field
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
+from rows import text_rows
 
 TEXT = [7, 3, 9, 3, 7, 1, 20, 2, 11, 5]
 USED = "qwen3moe.expert_used_count"  # 2 of 4
@@ -33,10 +34,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def last_row(target: Any, tokens: Sequence[int] = TEXT) -> np.ndarray:
     target.forget()
-    with closing(target.open()) as session:
-        session.extend(tokens)
-        out = target.forward([(session, EMPTY)], RequiredOutputs())[0]
-        return np.array(out.logits(0))
+    return text_rows(target, tokens)[0]  # type: ignore[no-any-return]
 
 
 def with_one(path: Path, out: Path) -> Path:

@@ -9,17 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from gguf_files import write_llama, write_parts
-from mutations import Model, Weights
+from gguf_files import rewritten, write_llama, write_parts
 from paceline.backends.llama_cpp import LlamaTarget, gate
 from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
-from paceline.models.headers.gguf_header import STRING
+from paceline.models.headers.gguf_file import TensorToWrite, metadata_field
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system import processes
-from raw_gguf import text
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +48,9 @@ def load(path: Path) -> None:
 
 def retyped(models: Path, out: Path, kind: int) -> Path:
     """A good model but for one norm's type, which no operation of ggml's takes."""
-    good = Model.read(models / "target.gguf")
-    i = next(i for i, one in enumerate(good.tensors) if one.name == "blk.0.attn_norm.weight")
-    out.write_bytes(good.swapped(i, Weights(good.tensors[i].name, good.tensors[i].dims, kind)).write())
-    return out
+    name, norm = "blk.0.attn_norm.weight", np.ones(64, {1: np.float16, 27: np.int64}[kind])
+    part = TensorToWrite(name, norm.shape, kind, norm.nbytes, lambda: iter([norm]))
+    return rewritten(models / "target.gguf", out, lambda _, parts: parts.update({name: part}))
 
 
 def test_what_comes_with_the_package_is_not_tried(home: Path, trials: list[list[str]]) -> None:
@@ -87,11 +85,9 @@ def test_a_model_that_ends_llama_cpp_is_refused_and_this_process_goes_on(
 
 
 def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Path) -> None:
-    path = tmp_path / "model.gguf"
     # Text that none of its tokens spells has no bytes to be spelled by.
-    path.write_bytes(
-        Model.read(models / "target.gguf").having("tokenizer.ggml.model", STRING, text("llama")).write()
-    )
+    field = {(key := "tokenizer.ggml.model"): metadata_field(key, "llama")}
+    path = rewritten(models / "target.gguf", tmp_path / "model.gguf", lambda fields, _: fields.update(field))
     with pytest.raises(ModelError, match="crashes while loading it"):
         open_tokenizer(path)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import begin, decoded
 from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
@@ -17,9 +18,8 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import ActiveRequest, decode, start_request
+from paceline.speculative.loop import ActiveRequest, decode
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 
@@ -66,12 +66,7 @@ def replayed(
     drafter: Drafter, recording: Recording, budget: Budget, sampling: Sampling = GREEDY
 ) -> tuple[ActiveRequest, list[Step]]:
     stop = Ends(len(recording.tokens))
-    request = start_request(
-        target(recording),
-        drafter,
-        GenerationRequest(prompt=recording.prompt, max_tokens=1000, sampling=sampling),
-        stop=stop,
-    )
+    request = begin(target(recording), drafter, recording.prompt, 1000, sampling=sampling, should_stop=stop)
     steps = [step for _, step in decode(target(), drafter, FixedPolicy(budget), [request])]
     return request, steps
 
@@ -103,9 +98,8 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
     """Compare all steps but the last, which the end of the record cuts short."""
     real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
     drafter = MAKERS[name]()
-    run = start_request(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
-    lived = [step for _, step in decode(real, drafter, FixedPolicy(budget), [run])]
-    record = Recording(tuple(prompt), tuple(run.session.tokens[5:45]))
+    said, lived = decoded(real, drafter, prompt, 60, budget)
+    record = Recording(tuple(prompt), tuple(said[:40]))
     _, steps = replayed(MAKERS[name](), record, budget)
     assert len(steps) > 5
     for step, was in zip(steps[:-1], lived, strict=False):
@@ -116,8 +110,7 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
     two = target(Recording(PROMPT, (0, 1, 0)), Recording(PROMPT, (5, 4, 5)), Recording((1,), (2, 2, 2)))
     drafter = LookupDrafter(1, 2)
     requests = [
-        start_request(two, drafter, GenerationRequest(prompt=prompt, max_tokens=9), stop=Ends(3))
-        for prompt in (PROMPT, (1,), PROMPT, PROMPT)
+        begin(two, drafter, prompt, 9, should_stop=Ends(3)) for prompt in (PROMPT, (1,), PROMPT, PROMPT)
     ]
     for _ in decode(two, drafter, FixedPolicy(Budget(3, 3)), requests):
         pass
@@ -133,7 +126,7 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     with pytest.raises(UsageError, match="empty"):
         session.extend([])
     with pytest.raises(UsageError, match="outside the vocabulary of 6"):
-        start_request(one, NoDrafter(), GenerationRequest(prompt=[V], max_tokens=1))
+        begin(one, NoDrafter(), [V], 1)
     with pytest.raises(UsageError, match="token ids only"):
         _ = one.text
     assert ReplayTarget(numeric_vocab(V), [], text="its tokenizer").text == "its tokenizer"

@@ -14,6 +14,7 @@ import torch
 
 import paceline
 from gguf_architectures import write_architecture
+from gguf_files import rewritten
 from hf_models import folder_of
 from paceline.backends.interface import Backend
 from paceline.backends.llama_cpp import LlamaTarget
@@ -22,11 +23,12 @@ from paceline.backends.toy import ToyTarget
 from paceline.backends.transformers.target import HfTarget
 from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.provenance import provenance
-from paceline.models.headers.gguf_file import GGUFFile, copy_part, metadata_field, write_gguf
+from paceline.models.headers.gguf_file import metadata_field
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import NO_OUTPUTS
-from paceline.speculative.tree import EMPTY, DraftTree, chain
+from paceline.speculative.tree import DraftTree, chain
+from rows import rows_of
 
 N = 40
 PROMPT = np.random.default_rng(5).integers(5, 200, N).tolist()
@@ -50,15 +52,10 @@ def engine(request: pytest.FixtureRequest, target: Path) -> Iterator[Any]:
         yield opened
 
 
-def rows_of(target: Any, session: Any, tree: DraftTree) -> np.ndarray[Any, Any]:
-    out = target.forward([(session, tree)], NO_OUTPUTS)[0]
-    return np.stack([np.array(out.logits(row)) for row in range(len(tree) + 1)])
-
-
 def sparse_row(target: Any) -> Any:
     with closing(target.open()) as session:
         session.extend_sparse(PROMPT, SPARSE)
-        return rows_of(target, session, EMPTY)[0]
+        return rows_of(target, session)[0]
 
 
 def test_whole_chunks_of_the_most_attention_are_chosen() -> None:
@@ -109,7 +106,7 @@ def test_transformers_computes_tokens_at_their_positions(target: Path) -> None:
         assert np.allclose(sparse_row(opened), expected.float().numpy(), atol=1e-4)
         with closing(opened.open()) as session:
             session.extend(PROMPT)
-            assert not np.allclose(rows_of(opened, session, EMPTY)[0], expected.float().numpy(), atol=1e-2)
+            assert not np.allclose(rows_of(opened, session)[0], expected.float().numpy(), atol=1e-2)
 
 
 def test_llama_cpp_moves_keys_to_their_positions(one_layer: Path) -> None:
@@ -121,7 +118,7 @@ def test_llama_cpp_moves_keys_to_their_positions(one_layer: Path) -> None:
         assert np.allclose(sparse_row(ours), sparse_row(theirs), atol=2e-2)
         with closing(ours.open()) as session:  # closer positions say something else
             session.extend([PROMPT[at] for at in SPARSE])
-            assert not np.allclose(rows_of(ours, session, EMPTY)[0], sparse_row(theirs), atol=0.1)
+            assert not np.allclose(rows_of(ours, session)[0], sparse_row(theirs), atol=0.1)
 
 
 def test_drafts_change_nothing(engine: Any) -> None:
@@ -137,10 +134,10 @@ def test_drafts_change_nothing(engine: Any) -> None:
         assert session.tokens == [*PROMPT, 8, 5, 77]
         rows = np.concatenate([rows[[0, 2, 5]], rows_of(engine, session, chain([1, 2], "test"))[:1]])
         session.commit([], 78)
-        rows = np.concatenate([rows, rows_of(engine, session, EMPTY)])
+        rows = np.concatenate([rows, rows_of(engine, session)])
         single = []
         for token in (8, 5, 77, 78, 0):
-            single.append(rows_of(engine, plain, EMPTY)[0])
+            single.append(rows_of(engine, plain)[0])
             plain.commit([], token)
         assert np.allclose(rows, single, atol=5e-3)
         assert session.context_length == len(SPARSE) + 4
@@ -150,24 +147,24 @@ def test_what_was_left_out_is_not_reused(engine: Any) -> None:
     def dense() -> Any:
         with closing(engine.open()) as session:
             session.extend(PROMPT)
-            return rows_of(engine, session, EMPTY)[0]
+            return rows_of(engine, session)[0]
 
     alone = dense()
     engine.forget()
     with closing(engine.open()) as session:
         session.extend_sparse(PROMPT, SPARSE)
-        first = rows_of(engine, session, EMPTY)[0]
+        first = rows_of(engine, session)[0]
         assert np.allclose(dense(), alone, atol=5e-3)  # beside it
         session.commit([], 3)
-        rows_of(engine, session, EMPTY)
+        rows_of(engine, session)
     assert np.allclose(dense(), alone, atol=5e-3)  # after it
     with closing(engine.open()) as session:  # the prefix before the gap is
         session.extend_sparse(PROMPT, SPARSE)
         assert session.pending_tokens == len(SPARSE) - 1 - 6
-        assert np.allclose(rows_of(engine, session, EMPTY)[0], first, atol=5e-3)
+        assert np.allclose(rows_of(engine, session)[0], first, atol=5e-3)
     dropped = engine.open()
     dropped.extend_sparse(PROMPT, SPARSE)
-    rows_of(engine, dropped, EMPTY)
+    rows_of(engine, dropped)
     del dropped  # as an interrupt does
     assert np.allclose(dense(), alone, atol=5e-3)
 
@@ -183,7 +180,7 @@ def test_a_prompt_without_gaps_is_one_like_others(engine: Any) -> None:
         with pytest.raises(UsageError, match="do not fit the context"):
             session.extend_sparse([1] * 600, [0, 599])
         session.extend_sparse(PROMPT, [N - 1])  # nothing but the root
-        rows_of(engine, session, EMPTY)
+        rows_of(engine, session)
 
 
 def test_a_new_context_computes_the_tokens_again(target: Path) -> None:
@@ -191,20 +188,13 @@ def test_a_new_context_computes_the_tokens_again(target: Path) -> None:
     with closing(LlamaTarget(target, n_ctx=128)) as opened, closing(opened.open()) as session:
         session.extend_sparse(PROMPT, SPARSE)
         for token in (7, 8, 9):
-            rows_of(opened, session, EMPTY)
+            rows_of(opened, session)
             session.commit([], token)
-        before = rows_of(opened, session, EMPTY)
+        before = rows_of(opened, session)
         opened.renew_context()
         assert session.pending_tokens == len(SPARSE) + 2
-        assert np.allclose(rows_of(opened, session, EMPTY), before, atol=2e-2)
+        assert np.allclose(rows_of(opened, session), before, atol=2e-2)
         opened.close()  # before the session
-
-
-def with_yarn(source: Path, out: Path) -> Path:
-    file, key = GGUFFile(source), "llama.rope.scaling.type"
-    parts = [copy_part(file, tensor) for tensor in file.tensors.values()]
-    write_gguf(out, [*file.fields.values(), metadata_field(key, "yarn")], parts, file.alignment, lambda: None)
-    return out
 
 
 def test_a_request_that_waits_selects_once(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +293,9 @@ def test_impossible_choices_are_refused(models: Path, tmp_path: Path, foreign_dr
     refuses(VocabError, "another vocabulary", None, foreign_draft)
     refuses(UsageError, "role quality", target, draft, role="quality")
     refuses(UsageError, "a cache of bf16", target, draft, cache_type="bf16")
-    refuses(UsageError, "scaled rotary", with_yarn(target, tmp_path / "yarn.gguf"), draft)
+    scaling = {(key := "llama.rope.scaling.type"): metadata_field(key, "yarn")}
+    yarn = rewritten(target, tmp_path / "yarn.gguf", lambda fields, _: fields.update(scaling))
+    refuses(UsageError, "scaled rotary", yarn, draft)
     windowed = folder_of("mistral", tmp_path / "windowed")
     refuses(UsageError, "an attention window", windowed, None)
 

@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 import numpy as np
 import torch
 
+from decoding import decoded
 from hf_models import ARCHITECTURES, DEVICE, RECURRENT, V, folder_of, tokenizer_of
 from paceline.backends.interface import ShowsHiddenStates
 from paceline.backends.transformers.loading import identity
@@ -26,9 +27,6 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from rows import text_rows
 
@@ -51,13 +49,9 @@ def llama(folder: Path) -> Iterator[HfTarget]:
 
 def said(target: Any, drafter: Any, depth: int = 0) -> tuple[list[int], int]:
     """Tokens, and in how many passes."""
-    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
     width = 2 if target.caps.max_branches > 1 else 1
-    steps = [
-        step for _, step in decode(target, drafter, FixedPolicy(Budget(depth, 2 * depth, width)), [request])
-    ]
-    request.close()
-    return [token for step in steps for token in step.tokens], len(steps)
+    tokens, steps = decoded(target, drafter, PROMPT, N, Budget(depth, 2 * depth, width), ignore_eos=True)
+    return tokens, len(steps)
 
 
 def generated(path: Path) -> list[int]:

@@ -20,6 +20,7 @@ from paceline.backends.transformers.session import HfSession
 from paceline.backends.transformers.target import HfTarget
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
+from rows import begun
 
 TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
 
@@ -44,39 +45,11 @@ def whole(target: HfTarget, tokens: Sequence[int]) -> np.ndarray:
         return np.array(target._model(input_ids=ids, use_cache=False).logits[0, -1].cpu().numpy())
 
 
-def begun(target: HfTarget, tokens: Sequence[int]) -> HfSession:
-    session = target.open()
-    session.extend(tokens)
-    return session
-
-
 def says(target: HfTarget, session: HfSession) -> int:
     """Check a row against the reference and return how many tokens were computed for it."""
     out = target.forward([(session, EMPTY)], RequiredOutputs())[0]
     assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
     return int(out.computed)
-
-
-def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target: HfTarget) -> None:
-    def left_behind() -> None:
-        session = begun(target, TEXT[:8])
-        says(target, session)
-        session.commit([], TEXT[8])
-        session.close()
-
-    for text, computed in (
-        (TEXT[:12], 12 - 8),  # it goes on
-        (TEXT[:8], 8),  # the state is one token too far
-        (TEXT[:5], 5),
-        ([*TEXT[:7], 1, 1, 1], 10),  # it goes elsewhere
-        (TEXT[:9], 1),
-    ):
-        target.forget()
-        left_behind()
-        session = begun(target, text)
-        assert len(text) - session.pending_tokens == 1 + len(text) - computed
-        assert says(target, session) == computed, text
-        session.close()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

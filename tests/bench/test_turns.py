@@ -26,7 +26,7 @@ from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements
 from paceline.drafters import lookup
 from paceline.settings import LoadOptions
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.sampling import Sampling
 from parrot import Parrot

@@ -13,7 +13,7 @@ from command_line import Done, command
 from paceline.backends.interface import KernelStatus
 from paceline.cli.replay import costs_of
 from paceline.speculative.errors import MissingExtraError
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ("--seconds", "0.2", "--context-lengths", "16", "--rows", "1,2,4")

@@ -11,7 +11,7 @@ from command_line import Done, command
 from gguf_files import write_llama
 from hf_models import folder_of
 from paceline.models import zoo
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 
 Capture = pytest.CaptureFixture[str]
 

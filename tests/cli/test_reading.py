@@ -13,7 +13,7 @@ import pytest
 
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.reading import MIN_PASSES, PrefillProgress, SlowPassMonitor
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 
 
 class Screen(io.StringIO):

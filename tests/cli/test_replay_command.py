@@ -14,7 +14,7 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.bench.replay import replay as lane
 from paceline.models import zoo
 from paceline.profiling.pass_costs import cost_key
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.storage.costs import CachedCosts, store
 
 Capture = pytest.CaptureFixture[str]

@@ -34,7 +34,7 @@ from paceline.drafters.suffix_sort import build
 from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter, DrafterState, LearningDrafter, Target
 from paceline.speculative.loop import advance_requests, start_request
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling

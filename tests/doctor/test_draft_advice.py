@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advice_facts import facts, gained, known
+from advice_facts import PAIR, facts, gained, known
 from paceline.doctor.draft_advice import (
     NEVER_PAYS,
     AdviceRequest,
@@ -19,9 +19,6 @@ from paceline.doctor.draft_advice import (
 from paceline.models.compatibility.known_pairs import KnownPair
 
 TARGET, SMALL = facts(), facts("draft", billions=0.8)
-PAIR = KnownPair(
-    ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
-)  # fmt: skip
 
 
 def ranked(

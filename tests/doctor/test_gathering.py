@@ -14,7 +14,7 @@ from paceline.hardware.containers import Limits
 from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
 from paceline.models.headers.facts import HYBRID, ModelFacts
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 
 HARDWARE = replace(
     probe(), limits=Limits(cpus=1.5), memory=MemoryInfo(10**9, 10**8, limit=10**7), gpus=(), offload=False

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting import Counting, Transient
+from decoding import decoded
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
 from paceline.drafter_factory import make_drafter
@@ -21,8 +22,8 @@ from paceline.drafters.lookup import LookupState
 from paceline.drafters.model import ModelDrafter
 from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
-from paceline.speculative.loop import advance_requests, decode, start_request
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.loop import advance_requests, start_request
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -124,9 +125,8 @@ def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model(
     """The target as its own draft model would take 105 passes without the copier."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft, LookupCopier(1, 3))
-    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(7, 7)), [request])]
-    assert sum(step.accepted["model"] for step in steps) == request.stats.drafted == 105
+    _, steps = decoded(target, drafter, [1, 2, 3], 120, Budget(7, 7))
+    assert sum(step.accepted["model"] for step in steps) == sum(len(step.tree) for step in steps) == 105
     assert draft.passes < 50
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from paceline.drafters.compose import ComposedDrafter, MergedTree, PortfolioDraf
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupState
 from paceline.drafters.model import ModelDrafter
-from paceline.speculative.interfaces import Budget, LearningDrafter, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, LearningDrafter, RequiredOutputs
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -44,9 +45,7 @@ class Saying:
         self.n = n
         self.learned: list[list[int]] = []
 
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> LookupState:
+    def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> LookupState:
         return LookupState(prompt, 1, 1)
 
     def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
@@ -97,16 +96,12 @@ def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
     opened: list[LookupState] = []
 
     class Noting(LookupDrafter):
-        def open(
-            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> LookupState:
-            opened.append(super().open(prompt, seed))
+        def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> LookupState:
+            opened.append(super().open(prompt, 0))
             return opened[-1]
 
     class Full(LookupDrafter):
-        def open(
-            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-        ) -> LookupState:
+        def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> LookupState:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):

@@ -53,13 +53,6 @@ def test_no_more_than_the_longest_match_is_looked_at(make: Make) -> None:
     assert draft(drafter, [5, 1, 2, 3]).tokens == (4, 4)
 
 
-def test_a_draft_ends_where_the_document_does(make: Make) -> None:
-    drafter = make([[1, 2, 3, 4], [5, 0]])
-    assert draft(drafter, [1, 2, 3]).tokens == (4,)
-    assert draft(drafter, [2, 3, 4]) == EMPTY
-    assert draft(drafter, [3, 4, 5]) == EMPTY  # nothing matches across a border either
-
-
 def test_all_corpora_are_asked(make: Make) -> None:
     two = make([[0, 1, 2, 3, 4]], [[5, 1, 2, 3, 0], [5, 1, 2, 3, 0]])
     assert draft(two, [0, 1, 2, 3]).tokens == (4,)

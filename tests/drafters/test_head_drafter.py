@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from decoding import decoded
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import PortfolioDrafter, Resting
 from paceline.drafters.lookup import LookupDrafter
@@ -71,7 +72,8 @@ def test_a_head_that_is_not_called_rests_and_drafts_again_when_it_is_due(kind: s
     assert passes(4) == ([True] * 4, [False] + [True] * 3)
     for _ in decode(target, drafter, policy, [request]):
         pass
-    assert request.session.tokens == plain_text(prompt)
+    plain, _ = decoded(toy(), NoDrafter(), prompt, N_TOKENS)
+    assert request.session.tokens == [*prompt, *plain]
     request.close()
     assert drafter.required_outputs != NO_OUTPUTS  # of the next request's prompt
 
@@ -96,14 +98,6 @@ def test_a_head_rests_only_if_it_does_so_for_all_requests() -> None:
         third.parts[0].pass_over()  # type: ignore[attr-defined]
     assert drafter.propose([(third, Budget(2, 2))]) == [EMPTY]  # this budget calls it always
     assert drafter.required_outputs != NO_OUTPUTS
-
-
-def plain_text(prompt: Sequence[int]) -> list[int]:
-    target, drafter = toy(), NoDrafter()
-    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=N_TOKENS))
-    for _ in decode(target, drafter, FixedPolicy(Budget(0, 0)), [request]):
-        pass
-    return list(request.session.tokens)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +12,13 @@ from hypothesis import strategies as st
 
 from automaton import Automaton
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookahead import LookaheadDrafter, LookaheadState
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.grammar_pruning import prune_tree
-from paceline.speculative.interfaces import Budget, Drafter, Features, Target
+from paceline.speculative.interfaces import Budget, Drafter, Features
 from paceline.speculative.loop import ActiveRequest, decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -229,24 +227,3 @@ def test_the_window_alone_saves_steps() -> None:
         request = start_request(target, drafter, GenerationRequest(prompt=[7], max_tokens=40))
         steps.append(len(list(decode(target, drafter, FixedPolicy(AMPLE), [request]))))
     assert steps[0] < steps[1]
-
-
-def text(target: Target, drafter: Drafter, prompt: list[int], budget: Budget, n: int) -> list[int]:
-    request = start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
-    out = [
-        token for _, step in decode(target, drafter, FixedPolicy(budget), [request]) for token in step.tokens
-    ]
-    request.close()
-    return out
-
-
-def test_llama_cpp_drops_the_probes_cells(unrounded: Path) -> None:
-    """The output equals plain decoding for several requests in a row."""
-    target = LlamaTarget(unrounded, n_ctx=256)
-    try:
-        for code in ("def read(path):\n    with open(path)", "import os\nimport sys\n"):
-            prompt = target.text.encode(code)
-            plain = text(target, NoDrafter(), prompt, Budget(0, 0), 32)
-            assert text(target, LookaheadDrafter(4, 4, 3), prompt, Budget(6, 24, 8), 32) == plain
-    finally:
-        target.close()

@@ -9,24 +9,19 @@ import numpy as np
 import pytest
 
 from counting import Counting
-from paceline.backends.toy import Array, ToyTarget
+from decoding import begin, decoded
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Grammar, RequiredOutputs
-from paceline.speculative.loop import advance_requests, decode, start_request
+from paceline.speculative.interfaces import Budget, Grammar
+from paceline.speculative.loop import advance_requests
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Mask, Sampling, probabilities
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.tree import ROOT, DraftTree
+from rows import text_rows
 
 V = 6
 PROMPT = [1, 2, 3]
-
-
-def row(target: ToyTarget, text: Sequence[int]) -> Array:
-    session = target.open()
-    session.extend(text)
-    return target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
 
 
 def propose(drafter: ModelDrafter, budget: Budget, prompt: Sequence[int] = PROMPT) -> DraftTree:
@@ -38,7 +33,7 @@ def test_a_greedy_chain_follows_the_argmax_and_scores_it_with_its_probability() 
     tree = propose(ModelDrafter(toy, V), Budget(3, 3))
     text = list(PROMPT)
     for token, score in zip(tree.tokens, tree.score, strict=True):
-        p = probabilities(row(toy, text), Sampling(temperature=1.0), [])
+        p = probabilities(text_rows(toy, text)[0], Sampling(temperature=1.0), [])
         assert token == p.argmax()
         assert score == pytest.approx(p[token], abs=1e-12)
         text.append(token)
@@ -52,7 +47,9 @@ def test_a_sampled_chain_records_the_whole_distribution_it_was_drawn_from() -> N
     assert tree.q is not None
     for token, q in zip(tree.tokens, tree.q, strict=True):
         assert q is not None
-        assert q == pytest.approx(probabilities(row(toy, text), Sampling(temperature=0.7, top_k=3), []))
+        assert q == pytest.approx(
+            probabilities(text_rows(toy, text)[0], Sampling(temperature=0.7, top_k=3), [])
+        )
         assert np.count_nonzero(q) == 3
         text.append(token)
 
@@ -70,7 +67,7 @@ def test_a_tree_branches_where_an_alternative_is_likely_enough() -> None:
     toy = ToyTarget(V, seed=4)
     tree = propose(ModelDrafter(toy, V), Budget(3, 12, width=3, p_split=0.1))
     chain_alone = propose(ModelDrafter(toy, V), Budget(3, 3))
-    p = probabilities(row(toy, PROMPT), Sampling(temperature=1.0), [])
+    p = probabilities(text_rows(toy, PROMPT)[0], Sampling(temperature=1.0), [])
     expected = [t for t in np.argsort(-p)[:3].tolist() if t == p.argmax() or p[t] >= 0.1]
     assert [tree.tokens[c] for c in tree.children(ROOT)] == expected
     node, path = ROOT, []
@@ -87,7 +84,7 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
     drafted token is never computed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
     drafter = ModelDrafter(draft, V)
-    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=100))
+    request = begin(target, drafter, PROMPT, 100)
     policy = FixedPolicy(Budget(4, 4))
     advance_requests(target, drafter, policy, [request])
     for _ in range(6):
@@ -101,7 +98,7 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
 
 def test_tokens_the_target_does_not_have_are_never_proposed() -> None:
     toy = ToyTarget(V, seed=4)
-    favourite = int(row(toy, PROMPT).argmax())
+    favourite = int(text_rows(toy, PROMPT)[0].argmax())
     assert favourite > 0
     tree = propose(ModelDrafter(toy, favourite), Budget(5, 5))
     assert all(token < favourite for token in tree.tokens)
@@ -111,16 +108,9 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
     """The target's last token is padding that the draft model lacks."""
     target, drafter = ToyTarget(V, seed=3), ModelDrafter(ToyTarget(V - 1, seed=3), V)
     sampling = Sampling(logit_bias={V - 1: 3.0})
-    tokens = {}
-    for name, by in (("plain", NoDrafter()), ("drafted", drafter)):
-        request = start_request(
-            target, by, GenerationRequest(prompt=[V - 1, 1], max_tokens=30, sampling=sampling)
-        )
-        tokens[name] = [
-            t for _, step in decode(target, by, FixedPolicy(Budget(4, 4)), [request]) for t in step.tokens
-        ]
-    assert tokens["drafted"] == tokens["plain"]
-    assert V - 1 in tokens["plain"]
+    plain, _ = decoded(target, NoDrafter(), [V - 1, 1], 30, sampling=sampling)
+    assert decoded(target, drafter, [V - 1, 1], 30, Budget(4, 4), sampling=sampling)[0] == plain
+    assert V - 1 in plain
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -156,9 +146,7 @@ def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
     """Drafter and request have different random streams for every seed."""
     for seed in range(5):
         drafter = ModelDrafter(ToyTarget(V), V, temperature=1.0)
-        request = start_request(
-            ToyTarget(V), drafter, GenerationRequest(prompt=PROMPT, max_tokens=5, seed=seed)
-        )
+        request = begin(ToyTarget(V), drafter, PROMPT, 5, seed=seed)
         even = np.full(1000, 0.001)
         assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
 

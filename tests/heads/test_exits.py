@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enumeration import decided_distribution, plain_distribution
-from gguf_files import write_llama
+from decoding import decoded
 from head_layouts import Container, load_reference, write_layout
 from paceline.backends.toy import ToyTarget
 from paceline.drafter_factory import make
@@ -27,16 +24,14 @@ from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.entries import Entries
 from paceline.heads.exit_target import ExitTarget, KangarooSession
 from paceline.heads.exits import ExitsHead, KangarooHead
-from paceline.heads.files import read_head, write_head
 from paceline.settings import Drafting
-from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from tiny_heads import tiny_config, tiny_drafter, tiny_files, tiny_head, tiny_weights, toy
+from tiny_heads import tiny_drafter, tiny_head, toy
 
 V, WIDTH, TOLERANCE = 6, 8, 1e-4
 KINDS = ("exits", "kangaroo")
@@ -49,9 +44,9 @@ def exit_target(kind: str, target: ToyTarget, **settings: Any) -> ExitTarget:
     return head
 
 
-def exit_drafter(kind: str, target: ToyTarget, temperature: float = 0.0) -> ModelDrafter:
+def exit_drafter(kind: str, target: ToyTarget) -> ModelDrafter:
     settings: dict[str, Any] = {"exits": (ExitFacts(1.5), ExitFacts(0.7)), "default_exit": 1}
-    made: ModelDrafter = tiny_drafter(kind, target, temperature, **(settings if kind == "exits" else {}))
+    made: ModelDrafter = tiny_drafter(kind, target, **(settings if kind == "exits" else {}))
     return made
 
 
@@ -61,14 +56,6 @@ def kangaroo_reference() -> tuple[KangarooHead, dict[str, np.ndarray]]:
     config = HeadConfig("kangaroo", facts, _shape(Entries(reference.config)), 96, (2,))
     weights = {**reference.weights, "lm_head.weight": reference.target["lm_head.weight"]}
     return KangarooHead(config, weights), reference.values
-
-
-def test_kangaroo_agrees_with_its_authors_over_a_text_at_once() -> None:
-    head, values = kangaroo_reference()
-    n = len(values["features"])
-    outputs = head.forward(values["features"], range(n), [KeyValueCache()], causal_mask(n, n))
-    assert np.abs(outputs - values["hidden"]).max() < TOLERANCE
-    assert np.abs(head.logits(outputs) - values["logits"]).max() < TOLERANCE
 
 
 class FirstLayers:
@@ -94,27 +81,6 @@ def test_kangaroo_agrees_with_its_authors_token_by_token(together: bool) -> None
         for k in (1, 2):
             _, rows = session.compute_rows(chain([0] * k, "x"), features[n - 3 + k : n - 2 + k])
     assert np.abs(np.stack(rows) - values["draft_logits"]).max() < TOLERANCE
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_torch_computes_what_numpy_does(kind: str) -> None:
-    torch = pytest.importorskip("torch")
-    config = tiny_config(kind, toy(), V)
-    weights = tiny_weights(config)
-    tensors = {name: torch.from_numpy(value) for name, value in weights.items()}
-    hidden = np.random.default_rng(0).normal(size=(5, WIDTH)).astype(np.float32)
-    if kind == "exits":
-        ours, theirs = ExitsHead(config, weights), ExitsHead(config, tensors)
-        pair = ours.logits(hidden, 0), theirs.logits(torch.from_numpy(hidden), 0).numpy()
-    else:
-        mask = causal_mask(5, 5)
-        first, second = KangarooHead(config, weights), KangarooHead(config, tensors)
-        out = second.forward(torch.from_numpy(hidden), range(5), [KeyValueCache()], torch.from_numpy(mask))
-        pair = (
-            first.logits(first.forward(hidden, range(5), [KeyValueCache()], mask)),
-            second.logits(out).numpy(),
-        )
-    assert np.abs(pair[0] - pair[1]).max() < 1e-5
 
 
 def test_the_temperature_of_an_exit_changes_its_confidence_and_not_its_choice() -> None:
@@ -164,10 +130,7 @@ def test_a_row_of_a_tree_is_that_of_its_path_in_a_text(kind: str) -> None:
         out = head.forward([(session, part)], NO_OUTPUTS)[0]
         rows += [out.logits(row) for row in range(len(rows), n + 1)]
     for node in range(-1, len(TREE)):
-        path, at = list[int](), node
-        while at != ROOT:
-            path, at = [TREE.tokens[at], *path], TREE.parents[at]
-        expected = text_rows(head, target, [*text, *path])[-1]
+        expected = text_rows(head, target, [*text, *TREE.path_tokens(node)])[-1]
         assert np.abs(rows[node + 1] - expected).max() < TOLERANCE, node
 
 
@@ -193,9 +156,7 @@ def test_drafts_are_those_of_the_whole_text_at_every_step(
         for node in range(len(step.tree)):
             if step.tree.children(step.tree.parents[node])[0] != node:
                 continue
-            path, at = list[int](), step.tree.parents[node]
-            while at != ROOT:
-                path, at = [step.tree.tokens[at], *path], step.tree.parents[at]
+            path = step.tree.path_tokens(step.tree.parents[node])
             assert step.tree.tokens[node] == text_rows(head, target, [*text, *path])[-1].argmax()
             drafted += 1
     assert drafted
@@ -220,53 +181,6 @@ def test_a_second_request_goes_on_with_the_text_of_the_first(kind: str) -> None:
     assert all(first == second for first, second in outputs)
 
 
-SMALL = toy(3, seed=4)
-
-
-@pytest.mark.parametrize("chunk", [1, 1 << 40])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_distribution_is_plain_samplings_to_the_last_digit(
-    kind: str, temperature: float, chunk: int
-) -> None:
-    sampling, n, prompts = Sampling(temperature=0.8), 2, [[1, 0], [2, 0, 1]]
-    together = decided_distribution(
-        SMALL,
-        exit_drafter(kind, SMALL, temperature),
-        prompts,
-        lambda _: FixedPolicy(Budget(2, 2)),
-        sampling,
-        n,
-        chunk=chunk,
-    )
-    plain = [plain_distribution(SMALL, prompt, sampling, n) for prompt in prompts]
-    error = max(abs(p - plain[0][one] * plain[1][two]) for (one, two), p in together.items())
-    assert sum(together.values()) == pytest.approx(1.0, abs=1e-12)
-    assert error < 1e-12
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_head_is_read_as_it_was_written(kind: str, tmp_path: Path) -> None:
-    facts = (ExitFacts(2.0, 1.5, 1.25),) * (2 if kind == "exits" else 1)
-    config = tiny_config(kind, toy(), V, exits=facts)
-    weights = tiny_weights(config)
-    write_head(tmp_path, config, weights, np.arange(V), np.zeros((16, WIDTH), np.float32), {})
-    found = read_head(tmp_path)
-    assert replace(found.config, extra={}) == config
-    assert found.weights.keys() == weights.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("exits.1.norm.weight", None), ("exits.0.up.weight", np.zeros((3, 3), np.float32))]
-)
-def test_a_damaged_head_is_refused(name: str, value: np.ndarray | None) -> None:
-    files = tiny_files("exits", toy())
-    weights = {key: old for key, old in files.weights.items() if key != name}
-    weights |= {} if value is None else {name: value}
-    with pytest.raises(ModelError, match="weights"):
-        ExitTarget(replace(files, weights=weights), toy())
-
-
 def test_an_exit_behind_all_layers_is_refused() -> None:
     with pytest.raises(UsageError, match="first 3 layers"):
         exit_target("exits", toy(), layer_ids=(3,))
@@ -286,36 +200,10 @@ def test_a_published_kangaroo_adapter_drafts_for_its_target(container: Container
     assert isinstance(head, ExitTarget)
     assert head.exit_layer == 2
     drafter = make("kangaroo", DrafterInputs(Drafting(("kangaroo",)), target, head))
-    texts = list[list[int]]()
-    for one in (drafter, NoDrafter()):
-        request = start_request(target, one, GenerationRequest(prompt=[3, 4, 5], max_tokens=12))
-        steps = [step for _, step in decode(target, one, FixedPolicy(Budget(3, 3)), [request])]
-        texts.append(list(request.session.tokens))
-        request.close()
-        if one is drafter:
-            assert sum(len(step.tree) for step in steps) > 0
-    assert texts[0] == texts[1]
+    text, steps = decoded(target, drafter, [3, 4, 5], 12, Budget(3, 3))
+    assert text == decoded(target, NoDrafter(), [3, 4, 5], 12)[0]
+    assert sum(len(step.tree) for step in steps) > 0
     values = reference.values
     rows = head._head.forward(values["features"], range(24), [KeyValueCache()], causal_mask(24, 24))
     assert np.abs(rows - values["hidden"]).max() < TOLERANCE
     head.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_head_beside_llama_cpp_drafts_and_changes_no_text(kind: str, tmp_path: Path) -> None:
-    from paceline.backends.llama_cpp import LlamaTarget, kernels
-
-    if not kernels.load_kernels().path:
-        pytest.skip(kernels.load_kernels().reason)
-    file = write_llama(tmp_path / "llama.gguf", layers=3, width=64)
-    with closing(LlamaTarget(file, n_ctx=64, sessions=2)) as target:
-        drafter: Any = tiny_drafter(kind, target)  # type: ignore[arg-type]  # like a toy
-        texts = list[list[int]]()
-        for one in (drafter, NoDrafter()):
-            request = start_request(target, one, GenerationRequest(prompt=[3, 4, 5, 6], max_tokens=20))
-            steps = [step for _, step in decode(target, one, FixedPolicy(Budget(3, 3)), [request])]
-            texts.append(list(request.session.tokens))
-            request.close()
-            assert (one is drafter) == any(len(step.tree) for step in steps)
-        assert texts[0] == texts[1]
-        drafter.close()

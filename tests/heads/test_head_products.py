@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,16 @@ from paceline.backends.llama_cpp.kernels import matrices
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.toy import ToyTarget
 from paceline.drafts import open_head
-from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import LayerShape, Linear, MakeLinear, Stacked
-from paceline.heads.files import write_head
 from paceline.heads.session import open_session
-from paceline.heads.target import KINDS, HeadTarget, sample_tokens
+from paceline.heads.target import KINDS, HeadTarget
 from paceline.speculative.tree import ROOT, DraftTree
+from tiny_heads import tiny_config, tiny_weights, toy, write_tiny_head
 
-HIDDEN, VOCAB, DEPTH = 96, 300, 3
-SHAPE = LayerShape(HIDDEN, heads=6, kv_heads=2, head_dim=16, feed_forward=200)
+TARGET = toy(300, width=96)
 TREE = DraftTree((5, 6, 7, 8), (ROOT, ROOT, 0, 2), (0.5,) * 4, ("head",) * 4)
-KV = SHAPE.kv_heads * SHAPE.head_dim
+SHAPE = LayerShape(96, heads=6, kv_heads=2, head_dim=16, feed_forward=200)
 Arrays = dict[str, NDArray[np.float32]]
 
 
@@ -38,79 +37,24 @@ def library() -> Any:
     return kernels._library
 
 
-def random_weights(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    rng = np.random.default_rng(0)
-    return {
-        name: ((len(shape) == 1) + rng.normal(size=shape) * shape[-1] ** -0.5).astype(np.float32)
-        for name, shape in shapes.items()
-    }
-
-
-def layer(prefix: str, inputs: int, feed_forward: int = SHAPE.feed_forward) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{prefix}self_attn.q_proj.weight": (HIDDEN, inputs),
-        f"{prefix}self_attn.k_proj.weight": (KV, inputs),
-        f"{prefix}self_attn.v_proj.weight": (KV, inputs),
-        f"{prefix}self_attn.v_proj.bias": (KV,),
-        f"{prefix}self_attn.o_proj.weight": (HIDDEN, HIDDEN),
-        f"{prefix}mlp.gate_proj.weight": (feed_forward, HIDDEN),
-        f"{prefix}mlp.up_proj.weight": (feed_forward, HIDDEN),
-        f"{prefix}mlp.down_proj.weight": (HIDDEN, feed_forward),
-        f"{prefix}input_layernorm.weight": (HIDDEN,),
-        f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
-    }
-
-
-def shapes_of(kind: str, vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
-    rest = {"lm_head.weight": (vocab, HIDDEN), "norm.weight": (HIDDEN,)}
-    if kind == "medusa":
-        return rest | {f"blocks.{i}.linear.weight": (HIDDEN, HIDDEN) for i in range(DEPTH)}
-    if kind == "eagle":
-        return rest | layer("layers.0.", HIDDEN) | {"fc.weight": (HIDDEN, 2 * HIDDEN), "fc.bias": (HIDDEN,)}
-    if kind == "eagle3":
-        fused = {"fc.weight": (HIDDEN, 3 * HIDDEN), "layers.0.hidden_norm.weight": (HIDDEN,)}
-        return rest | layer("layers.0.", 2 * HIDDEN) | fused
-    return {
-        **rest,
-        **layer("layers.0.", HIDDEN),
-        **layer("layers.1.", HIDDEN),
-        "fc.weight": (HIDDEN, 3 * HIDDEN),
-        "hidden_norm.weight": (HIDDEN,),
-        "markov_head.markov_w1.weight": (vocab, 40),
-        "markov_head.markov_w2.weight": (vocab, 40),
-    }
-
-
-def config_of(kind: str, vocab: int = VOCAB) -> HeadConfig:
-    return HeadConfig(
-        kind,
-        TargetFacts("t", hidden=HIDDEN, vocab=vocab),
-        SHAPE,
-        vocab,
-        layer_ids=(0, 1, 2) if kind in ("eagle3", "block") else (2,),
-        n_layers=2 if kind == "block" else 1,
-        depth=0 if kind.startswith("eagle") else DEPTH,
-        mask_token=0,
-        markov="vanilla" if kind == "block" else "",
-        markov_rank=40 if kind == "block" else 0,
-    )
-
-
 def logits_of(config: HeadConfig, weights: Arrays, make: MakeLinear | None) -> NDArray[np.float32]:
-    """Return the logits of a tree behind a prompt [nodes + 1, vocab], of random hidden states."""
-    rng = np.random.default_rng(1)
-    embeddings = rng.normal(size=(VOCAB, HIDDEN)).astype(np.float32)
+    """Return the logits of a tree after a prompt [nodes + 1, vocab], of random hidden states."""
+    rng, n_layers = np.random.default_rng(1), len(config.layer_ids)
     head = KINDS[config.kind](config, weights, make)
-    session = open_session(head, lambda tokens: embeddings[list(tokens)], np.zeros(0, np.float32), 64)
+    session = open_session(head, TARGET.token_embeddings, np.zeros(0, np.float32), 64)
     session.extend([*range(20)])
-    session.observe(0, rng.normal(size=(19, len(config.layer_ids), HIDDEN)).astype(np.float32))
+    session.observe(0, rng.normal(size=(19, n_layers, TARGET.hidden_size)).astype(np.float32))
     _, rows = session.compute(TREE)
     return np.stack(rows)
 
 
 @pytest.mark.parametrize("kind", ["block", "eagle", "eagle3", "medusa"])
 def test_the_logits_of_every_kind_of_head_are_nearly_those_of_numpy(library: Any, kind: str) -> None:
-    config, weights, made = config_of(kind), random_weights(shapes_of(kind)), list[KernelLinear]()
+    markov = {"markov": "vanilla", "markov_rank": 40} if kind == "block" else {}
+    config = tiny_config(kind, TARGET, TARGET.vocab.size, shape=SHAPE, **markov)
+    weights, made = tiny_weights(config), list[KernelLinear]()
+    if kind != "medusa":
+        weights["layers.0.self_attn.v_proj.bias"] = np.ones(32, np.float32)
 
     def make(weight: Any, bias: Any) -> KernelLinear:
         made.append(KernelLinear(library, weight, bias))
@@ -126,7 +70,8 @@ def test_the_logits_of_every_kind_of_head_are_nearly_those_of_numpy(library: Any
 
 
 def test_products_of_the_same_rows_are_stacked_for_numpy_and_not_for_torch() -> None:
-    weights = random_weights({"a.weight": (4, 6), "b.weight": (3, 6), "b.bias": (3,)})
+    rng, shapes = np.random.default_rng(0), {"a.weight": (4, 6), "b.weight": (3, 6), "b.bias": (3,)}
+    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     x = np.ones((2, 6), np.float32)
     apart = [x @ weights["a.weight"].T, x @ weights["b.weight"].T + weights["b.bias"]]
     made = list[Any]()
@@ -162,7 +107,7 @@ def test_a_head_beside_a_gguf_model_uses_its_kernels_and_works_without(
     rows, engines = [], []
     for uses in (True, False):
         with closing(LlamaTarget(target, n_ctx=64, threads=2, kernels=uses)) as base:
-            head = open_head(written_head(tmp_path, base), base)
+            head = open_head(write_tiny_head(tmp_path / "head", "medusa", base, depth=2), base)
             rows.append(first_row(head))
             engines.append(head.identity()["engine"])
             assert made == [2, 2, 2]  # two blocks and the output matrix, in the first round only
@@ -170,24 +115,6 @@ def test_a_head_beside_a_gguf_model_uses_its_kernels_and_works_without(
     # Costs of passes are stored by it.
     assert engines == [f"{kernels.load_kernels().path} x 2", f"numpy {np.__version__}"]
     assert not isinstance(ToyTarget(6), MakesProducts)
-
-
-def written_head(folder: Path, base: LlamaTarget) -> Path:
-    """Write Medusa heads for a model of any width."""
-    width, vocab = base.hidden_size, base.vocab.size
-    config = HeadConfig(
-        "medusa",
-        TargetFacts("t", layers=base.layers, hidden=width, vocab=vocab),
-        LayerShape(width, 1, 1, width, width),
-        vocab,
-        layer_ids=(base.layers,),
-        depth=2,
-    )
-    shapes = {f"blocks.{i}.linear.weight": (width, width) for i in range(2)}
-    weights = random_weights(shapes | {"lm_head.weight": (vocab, width)})
-    sample = base.token_embeddings(sample_tokens(vocab))
-    write_head(folder / "head", config, weights, np.arange(vocab), sample, {})
-    return folder / "head"
 
 
 def first_row(head: HeadTarget) -> NDArray[np.float32]:

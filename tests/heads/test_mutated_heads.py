@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decoding import decoded
 from gguf_files import write_llama
 from head_layouts import (
     HeadReference,
@@ -28,15 +29,11 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafts import kind_of, open_confidence, open_draft
 from paceline.heads.confidence import NAMES, Confidence
 from paceline.heads.config import ExitFacts
-from paceline.heads.files import CONFIG, read_safetensors, write_head
-from paceline.heads.target import sample_tokens
+from paceline.heads.files import CONFIG, read_safetensors
 from paceline.settings import Drafting
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
-from tiny_heads import tiny_config, tiny_weights, toy
+from tiny_heads import toy, write_tiny_head
 
 V, SEED, SAMPLE_SIZE, PROMPT = 6, 7, 50, [1, 2, 3, 1, 2]
 RAW = {"@huge": "1" * 400, "@inf": "1e999", "@nan": "NaN", "@deep": "[" * 100_000 + "]" * 100_000}
@@ -47,12 +44,9 @@ Mutation = Callable[[Path], object]
 
 def own(kind: str) -> Callable[[Path], ToyTarget]:
     def write(folder: Path) -> ToyTarget:
-        target = toy(V)
         facts = {"exits": (ExitFacts(1.5), ExitFacts(0.7))} if kind == "exits" else {}
-        config = tiny_config(kind, target, V, **facts)
-        sample = target.token_embeddings(sample_tokens(V))
-        write_head(folder, config, tiny_weights(config), np.arange(V), sample, {})
-        return target
+        write_tiny_head(folder, kind, toy(V), **facts)
+        return toy(V)
 
     return write
 
@@ -214,10 +208,7 @@ def text_with(folder: Path, target: ToyTarget) -> list[int] | None:
 
 
 def text(target: ToyTarget, drafter: Any) -> list[int]:
-    request = start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=8, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(4, 8, 2)), [request])]
-    request.close()
-    return [token for step in steps for token in step.tokens]
+    return decoded(target, drafter, PROMPT, 8, Budget(4, 8, 2), ignore_eos=True)[0]
 
 
 def check_mutations(layout: str, folder: Path, sample: int | None) -> None:

@@ -11,16 +11,12 @@ import numpy as np
 import pytest
 
 import paceline
-from enumeration import decided_distribution, plain_distribution
+from decoding import decoded
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.pard import PardDrafter
 from paceline.heads.parallel_draft import ParallelDraft
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import DraftTree, chain
 
 V, MASK, DEPTH = 6, 5, 3
@@ -56,23 +52,10 @@ def test_a_nodes_row_is_that_of_its_depth() -> None:
 def test_a_draft_takes_one_pass_of_the_draft_model() -> None:
     draft, passes = parallel(), list[int]()
     draft.inner.on_forward = lambda rows, *_: passes.append(rows)
-    target, drafter = ToyTarget(V), PardDrafter(draft)
-    request = start_request(target, drafter, GenerationRequest(prompt=(1, 2, 3), max_tokens=30))
-    steps = [step for _, step in decode(target, drafter, FixedPolicy(Budget(9, 9)), [request])]
+    _, steps = decoded(ToyTarget(V), PardDrafter(draft), (1, 2, 3), 30, Budget(9, 9))
     drafted = [step for step in steps if step.tree.tokens]
     assert max(len(step.tree) for step in drafted) == DEPTH  # no longer than a pass
     assert len(passes) <= len(steps)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_the_distribution_is_plain_samplings(temperature: float) -> None:
-    target, sampling, n = ToyTarget(3, seed=4), Sampling(temperature=0.8), 3
-    drafter = PardDrafter(parallel(3), temperature=temperature)
-    found = decided_distribution(target, drafter, [[1, 2]], lambda _: FixedPolicy(Budget(2, 2)), sampling, n)
-    plain = plain_distribution(target, [1, 2], sampling, n)
-    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
-    for (output,), p in found.items():
-        assert p == pytest.approx(plain[output], abs=1e-12)
 
 
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:

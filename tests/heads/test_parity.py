@@ -15,7 +15,7 @@ from paceline.heads.config import HeadConfig, read_config
 from paceline.heads.files import renamed
 from paceline.heads.session import BlockSession, EagleSession, HeadSession, MedusaSession, open_session
 from paceline.heads.target import KINDS
-from paceline.speculative.tree import DraftTree, chain
+from paceline.speculative.tree import chain
 
 TARGET_LAYERS, N_CTX, TOLERANCE = 6, 64, 1e-4
 Make = Callable[[HeadReference], tuple[Any, HeadSession]]
@@ -90,29 +90,6 @@ def test_an_autoregressive_head_agrees_at_every_position_and_in_every_step(name:
     assert difference(rows, values["draft_logits"]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", reference_names("eagle", "eagle3"))
-def test_a_text_read_at_once_gives_the_same_rows(name: str, opened: Make) -> None:
-    reference = load_reference(name)
-    _, session = opened(reference)
-    features, values = features_of(reference), reference.values
-    session.observe(0, features)
-    session.extend(values["tokens"].tolist()[: len(features) + 1])
-    for n in range(1, len(values["draft_tokens"])):  # and the tree grows level by level
-        _, rows = session.compute(chain(values["draft_tokens"].tolist()[:n], "x"))
-    assert difference(rows, values["draft_logits"]) < TOLERANCE
-
-
-def test_eagle3_fuses_the_layers_as_its_authors_do(opened: Make) -> None:
-    for name in reference_names("eagle3"):
-        reference = load_reference(name)
-        if "fused" not in reference.values:
-            continue
-        network, session = opened(reference)
-        session.observe(0, features_of(reference))
-        fused = to_numpy(network.fuse(session._waiting))  # of the type that the session computes with
-        assert difference(fused, reference.values["fused"]) < TOLERANCE
-
-
 @pytest.mark.parametrize("name", reference_names("dflash", "dspark"))
 def test_a_block_agrees_at_every_anchor_and_slot(name: str, opened: Make) -> None:
     reference = load_reference(name)
@@ -131,29 +108,6 @@ def test_a_block_agrees_at_every_anchor_and_slot(name: str, opened: Make) -> Non
         assert difference(rows[:text], values["logits"][i, first : first + text]) < TOLERANCE
         _, rows = session.compute(chain(values["draft_tokens"][i].tolist()[:-1], "x"))
         assert difference(rows, values["draft_logits"][i]) < TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["dspark", "dspark_gated", "dspark_rnn"])
-def test_branches_of_a_block_have_the_terms_of_their_own_paths(name: str, opened: Make) -> None:
-    reference = load_reference(name)
-    values = reference.values
-    anchor = int(values["anchors"][0])
-    tokens = values["tokens"].tolist()
-    drafted = values["draft_tokens"][0].tolist()
-
-    def rows_of(tree: DraftTree) -> list[np.ndarray]:
-        _, session = opened(reference)
-        session.observe(0, features_of(reference)[:anchor])
-        session.extend(tokens[: anchor + 1])
-        return session.compute(tree)[1]
-
-    tree = DraftTree(
-        tokens=(drafted[0], 7, drafted[1], 8), parents=(-1, -1, 0, 1), score=(1.0,) * 4, source=("x",) * 4
-    )
-    rows = rows_of(tree)
-    assert difference([rows[0], rows[1], rows[3]], np.array(rows_of(chain(drafted[:2], "x")))) == 0.0
-    assert difference([rows[0], rows[2], rows[4]], np.array(rows_of(chain([7, 8], "x")))) == 0.0
-    assert np.abs(rows[1] - rows[2]).max() > 0.01
 
 
 @pytest.mark.parametrize("name", reference_names("medusa"))

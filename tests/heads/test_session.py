@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import decoded
 from paceline.drafters.head import HeadDrafter
 from paceline.heads.arrays import array
 from paceline.heads.block import BlockHead, block_inputs
@@ -18,9 +19,6 @@ from paceline.heads.eagle import EagleHead
 from paceline.heads.session import HeadSession
 from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import Budget, RequiredOutputs
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from tiny_heads import KINDS, tiny_drafter, tiny_head, toy
 
@@ -217,10 +215,7 @@ def test_a_resumed_session_drafts_as_a_new_one(kind: str) -> None:
 
 
 def drafts(drafter: HeadDrafter, prompt: list[int]) -> list[tuple[int, ...]]:
-    request = start_request(TARGET, drafter, GenerationRequest(prompt=prompt, max_tokens=12))
-    policy = FixedPolicy(Budget(3, 6, width=2))
-    out = [step.tree.tokens for _, step in decode(TARGET, drafter, policy, [request])]
-    request.close()
+    out = [step.tree.tokens for step in decoded(TARGET, drafter, prompt, 12, Budget(3, 6, width=2))[1]]
     assert any(out)
     return out
 

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import paceline
@@ -20,9 +19,7 @@ from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
 from paceline.heads.confidence import Confidence
 from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
-from paceline.heads.files import write_head
-from paceline.heads.target import sample_tokens
-from tiny_heads import tiny_config, tiny_weights
+from tiny_heads import write_tiny_head
 
 KINDS = ("eagle3", "block", "medusa", "eagle", "exits", "kangaroo")
 HEAD_OF = {"cascade": "exits"}
@@ -41,12 +38,8 @@ def heads(file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     """Write a head of each kind, with random weights."""
     folder, out = tmp_path_factory.mktemp("heads"), {}
     with closing(open_engine(file, n_ctx=64)) as target:
-        size = target.vocab.size
         for kind in KINDS:
-            config = tiny_config(kind, target, size)  # type: ignore[arg-type]  # as wide as the model
-            sample = target.token_embeddings(sample_tokens(size))  # type: ignore[attr-defined]
-            write_head(folder / kind, config, tiny_weights(config), np.arange(size), sample, {})
-            out[kind] = folder / kind
+            out[kind] = write_tiny_head(folder / kind, kind, target)
         out["pard"] = write_parallel_draft(tmp_path_factory.mktemp("drafts") / "pard", target)
     return out
 

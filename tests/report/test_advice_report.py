@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from advice_facts import facts, gained, known
+from advice_facts import PAIR, facts, gained, known
 from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, MeasuredFacts, advise
-from paceline.models.compatibility.known_pairs import KnownPair
+from paceline.fits import LLAMA_CPP, TargetTraits, what_fits
 from paceline.report import advice as report
-
-PAIR = KnownPair(
-    ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
-)  # fmt: skip
 
 
 def record(*candidates: DraftCandidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
@@ -29,7 +25,7 @@ def draft(name: str = "draft", verdict: str = "same", **more: Any) -> DraftCandi
 
 def told(said: dict[str, Any]) -> str:
     out = io.StringIO()
-    report.write(said, out)
+    report.write({"kinds": what_fits(TargetTraits(LLAMA_CPP, "restore")), **said}, out)
     return out.getvalue()
 
 

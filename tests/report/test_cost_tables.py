@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from paceline.report.costs import blocks, notes, write
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 # Two AVX-512 cores, Q4_0: three rows cost more than four.

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding import begin
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -18,9 +19,8 @@ from paceline.drafters.none import NoDrafter
 from paceline.speculative.chunked_prefill import ChunkSize, split_chunk
 from paceline.speculative.fair_queue import FairQueue
 from paceline.speculative.interfaces import Budget, Grammar, RequiredOutputs
-from paceline.speculative.loop import ActiveRequest, advance_requests, start_request
+from paceline.speculative.loop import ActiveRequest, advance_requests
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import Scheduler
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
@@ -76,10 +76,7 @@ class Once(Grammar):
 def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
     target = Narrow(ROWS)
     drafter = ModelDrafter(ToyTarget(V, seed=1), V)
-    requests = [
-        start_request(target, drafter, GenerationRequest(prompt=[at % V, 1], max_tokens=40))
-        for at in range(n)
-    ]
+    requests = [begin(target, drafter, [at % V, 1], 40) for at in range(n)]
     for _ in range(4):
         advance_requests(target, drafter, FixedPolicy(Budget(20, 20)), requests)
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
@@ -108,10 +105,10 @@ def stops(_: int) -> bool:
 def test_a_policy_is_told_of_those_alone_that_decoded_in_the_pass() -> None:
     """Prefilling, failed and absent requests are left out."""
     target, policy, drafter = Narrow(64), Watching(Budget(2, 2)), LookupDrafter(1, 2)
-    going = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
-    failing = start_request(target, drafter, GenerationRequest(prompt=[2, 3, 2, 3], max_tokens=9), stop=stops)
-    reading = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3] * 40, max_tokens=9))
-    absent = start_request(target, drafter, GenerationRequest(prompt=[4, 5], max_tokens=9))
+    going = begin(target, drafter, [1, 2, 1, 2], 9)
+    failing = begin(target, drafter, [2, 3, 2, 3], 9, should_stop=stops)
+    reading = begin(target, drafter, [1, 2, 3] * 40, 9)
+    absent = begin(target, drafter, [4, 5], 9)
     done = advance_requests(target, drafter, policy, [going, failing, reading], chunk=16)
     assert [request for request, _ in done] == [going, reading]
     ((requests, steps),) = policy.told
@@ -128,8 +125,8 @@ def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> No
     """Even if it would work again after the forward."""
     target, drafter = ToyTarget(V, seed=1), ModelDrafter(ToyTarget(V, seed=2), V)
     grammar = Once()
-    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9), grammar=grammar)
-    other = start_request(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9))
+    request = begin(target, drafter, [1, 2], 9, grammar=grammar)
+    other = begin(target, drafter, [1, 2], 9)
     done = advance_requests(target, drafter, FixedPolicy(Budget(3, 3)), [request, other])
     assert grammar.failed
     assert isinstance(request.error, ZeroDivisionError)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from automaton import Automaton
+from decoding import begin, decoded
 from enumeration import Tape, Ticking
 from faulty import FAULTS, FaultyToy
 from paceline.backends.toy import ToyTarget
@@ -24,11 +25,10 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.speculative.errors import LogitsError, ModelError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.loop import decode
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling, adjust_logits, argmax, filter_top_k, target_distribution
 from paceline.speculative.tree import chain
 from paceline.speculative.verify import VERIFICATION_RULES, verify
@@ -58,13 +58,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 
 
 def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more: Any) -> list[int]:
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
-    )
-    try:
-        return [t for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request]) for t in step.tokens]
-    finally:
-        request.close()
+    return decoded(target, drafter, PROMPT, 200, BUDGET, sampling=sampling, seed=5, **more)[0]
 
 
 def broken_text(fault: str, sampling: Sampling) -> tuple[FaultyToy, list[int]]:
@@ -93,12 +87,7 @@ def test_a_target_whose_logits_are_not_numbers_is_one_error_that_says_where(
 def test_sampled_drafts_do_not_hide_it(fault: str, rule: str) -> None:
     drafter = ModelDrafter(ToyTarget(V, noise=0.1), V, temperature=0.8)
     sampling = Sampling(temperature=0.9)
-    request = start_request(
-        FaultyToy(V, fault=fault, after=2),
-        drafter,
-        GenerationRequest(prompt=PROMPT, max_tokens=500, sampling=sampling),
-        rule=rule,
-    )
+    request = begin(FaultyToy(V, fault=fault, after=2), drafter, PROMPT, 500, sampling=sampling, rule=rule)
     width = 1 if rule in ("token", "block") else 2
     policy = FixedPolicy(Budget(depth=3, nodes=6, width=width, p_split=0.05))
     steps = decode(FaultyToy(V, fault=fault, after=2), drafter, policy, [request])
@@ -112,7 +101,7 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
     with pytest.raises(LogitsError, match="not numbers"):
         run(FaultyToy(V, fault=fault), NoDrafter(), logprobs=3)
     target, none = FaultyToy(4, fault=fault), NoDrafter()
-    request = start_request(target, none, GenerationRequest(prompt=[0, 1], max_tokens=9), grammar=Automaton())
+    request = begin(target, none, [0, 1], 9, grammar=Automaton())
     with pytest.raises(LogitsError, match="not numbers"):
         list(decode(target, none, FixedPolicy(BUDGET), [request]))
 
@@ -202,9 +191,7 @@ WITH_DRAFT: dict[str, Callable[[ToyTarget, Warn], Drafter]] = {
 def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind: str, sampling: str) -> None:
     warned: list[str] = []
     drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), warned.append)])
-    request = start_request(
-        TARGET, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5)
-    )
+    request = begin(TARGET, drafter, PROMPT, 40, sampling=SAMPLINGS[sampling], seed=5)
     policy = FixedPolicy(Budget(depth=4, nodes=4, width=1))
     told = [t for _, step in decode(TARGET, drafter, policy, [request]) for t in step.tokens]
     assert told == run(ToyTarget(V), NoDrafter(), SAMPLINGS[sampling])[:40]
@@ -235,9 +222,7 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     drafter = PortfolioDrafter([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])
     policy = GoodputPolicy(DecodingCosts(PassCosts.flat(1.0, per_row=0.01)), clock=Ticking(0.001))
     sampling = Sampling(temperature=0.9)
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=150, sampling=sampling, seed=5)
-    )
+    request = begin(target, drafter, PROMPT, 150, sampling=sampling, seed=5)
     for _, step in decode(target, drafter, policy, [request]):
         assert np.isfinite([*step.tree.score, *step.tree.reach_probability]).all()
     assert request.stats.by_source["model"].drafted > 0

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from automaton import Automaton
+from decoding import decoded
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Drafter, Grammar, RequiredOutputs
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
+from paceline.speculative.interfaces import Budget, Drafter, Grammar
 from paceline.speculative.sampling import Sampling, logprob
 from paceline.speculative.stats import Logprob, Step
-from paceline.speculative.tree import EMPTY
+from rows import text_rows
 
 V = 4
 PROMPT = [0, 1, 2, 0, 1]
@@ -40,18 +39,11 @@ def steps(
     drafter: Drafter,
     budget: Budget,
     sampling: Sampling,
-    logprobs: int | None,
+    logprobs: int,
     grammar: Grammar | None = None,
-    max_tokens: int = 12,
 ) -> list[Step]:
-    target = ToyTarget(V, seed=5)
-    request = start_request(
-        target,
-        drafter,
-        GenerationRequest(prompt=PROMPT, max_tokens=max_tokens, sampling=sampling, logprobs=logprobs),
-        grammar=grammar,
-    )
-    return [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
+    given: dict[str, Any] = {"sampling": sampling, "logprobs": logprobs}
+    return decoded(ToyTarget(V, seed=5), drafter, PROMPT, 12, budget, grammar=grammar, **given)[1]
 
 
 def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
@@ -59,9 +51,7 @@ def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
     target = ToyTarget(V, seed=5)
     out = []
     for n, token in enumerate(tokens):
-        session = target.open()
-        session.extend([*PROMPT, *tokens[:n]])
-        row = target.forward([(session, EMPTY)], RequiredOutputs())[0].logits(0)
+        (row,) = text_rows(target, [*PROMPT, *tokens[:n]])
         said = row - math.log(np.exp(row).sum())
         top = sorted(range(V), key=lambda t: (-said[t], t))[:n_top]
         out.append(Logprob(float(said[token]), tuple((t, float(said[t])) for t in top)))

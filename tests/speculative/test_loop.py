@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import begin, decoded
 from enumeration import Ticking
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
@@ -17,11 +18,10 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import advance_requests, decode, start_request
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.loop import advance_requests, decode
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -51,9 +51,7 @@ def steps_of(
     max_tokens: int = 40,
     stop: Callable[[int], bool] = lambda token: False,
 ) -> list[Step]:
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=prompt, max_tokens=max_tokens), stop=stop
-    )
+    request = begin(target, drafter, prompt, max_tokens, should_stop=stop)
     steps = [step for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
@@ -113,9 +111,7 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
         seen.append(token)
         return ends == "stop" and len(seen) == 3
 
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=prompt, max_tokens=3 if ends == "length" else 20), stop=stop
-    )
+    request = begin(target, drafter, prompt, 3 if ends == "length" else 20, should_stop=stop)
     emitted: list[int] = []
     for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request]):
         assert len(step.tree) > len(step.path) or ends == "length"
@@ -135,9 +131,7 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
 def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
     stops = iter([False, True])
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=20), stop=lambda token: next(stops)
-    )
+    request = begin(target, drafter, [1, 2, 3], 20, should_stop=lambda token: next(stops))
     ((_, step),) = advance_requests(target, drafter, FixedPolicy(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
@@ -145,8 +139,7 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
 
 def test_eos_can_be_ignored() -> None:
     target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
-    request = start_request(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
-    assert len([0 for _ in decode(target, NONE, FixedPolicy(BUDGET), [request])]) == 5
+    assert len(decoded(target, NONE, [1], 5, ignore_eos=True)[0]) == 5
 
 
 @pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
@@ -169,14 +162,14 @@ def test_a_prompt_that_fills_the_context_is_followed_by_one_token(drafter: Draft
 
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
     target = ToyTarget(V, seed=2, n_ctx=20)
-    request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
+    request = begin(target, NONE, [1] * 5, 99)
     assert request.limit_budget(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
     assert request.limit_budget(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
 
 
 def test_a_budget_holds_only_what_the_target_can_verify_and_undo() -> None:
     target = ToyTarget(V, seed=2)
-    request = start_request(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
+    request = begin(target, NONE, [1] * 5, 99)
     chains, fixed = replace(target.caps, max_branches=1), replace(target.caps, rollback="none")
     assert request.limit_budget(Budget(4, 9, width=4), chains, 99) == Budget(4, 9, width=1)
     assert request.limit_budget(Budget(4, 9, width=4), fixed, 99).nodes == 0
@@ -184,7 +177,7 @@ def test_a_budget_holds_only_what_the_target_can_verify_and_undo() -> None:
 
 def test_the_statistics_add_up() -> None:
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.3)
-    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=30))
+    request = begin(target, drafter, [1, 2, 3], 30)
     steps = [step for _, step in decode(target, drafter, FixedPolicy(BUDGET), [request])]
     stats = request.stats
     assert stats.steps == len(steps)
@@ -217,7 +210,7 @@ FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
 )
 def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
     target, rogue = ToyTarget(V), Rogue(tree)
-    request = start_request(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))
+    request = begin(target, rogue, [1], 20)
     with pytest.raises(ContractError, match="rogue"):
         advance_requests(target, rogue, FixedPolicy(BUDGET), [request])
 
@@ -228,7 +221,7 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
             return []
 
     target, silent = ToyTarget(V), Silent()
-    request = start_request(target, silent, GenerationRequest(prompt=[1], max_tokens=20))
+    request = begin(target, silent, [1], 20)
     with pytest.raises(ContractError, match="0 proposals for 1 requests"):
         advance_requests(target, silent, FixedPolicy(BUDGET), [request])
 
@@ -236,15 +229,13 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("prompt", "n", "complaint"),
     [
-        ([], 5, "prompt is empty"),
         ([1, V], 5, "outside the vocabulary of 6"),
-        ([1], 0, "max_tokens 0"),
         ([1] * 11, 5, "11 tokens, the context 10"),
     ],
 )
 def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        start_request(ToyTarget(V, n_ctx=10), NONE, GenerationRequest(prompt=prompt, max_tokens=n))
+        begin(ToyTarget(V, n_ctx=10), NONE, prompt, n)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -260,7 +251,7 @@ def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseExc
 
     target = Counting(V)
     with pytest.raises(error, match="no room"):
-        start_request(target, Broken(), GenerationRequest(prompt=[1], max_tokens=5))  # type: ignore[arg-type]
+        begin(target, Broken(), [1], 5)  # type: ignore[arg-type]
     assert target.session.tokens == []
 
 
@@ -268,7 +259,7 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
     def fails() -> None:
         raise RuntimeError("no disk")
 
-    request = start_request(ToyTarget(V), LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
+    request = begin(ToyTarget(V), LookupDrafter(), [1, 2], 5)
     monkeypatch.setattr(request.drafter_state, "close", fails)
     with pytest.raises(RuntimeError, match="no disk"):
         request.close()
@@ -289,10 +280,7 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
         if policy == "fixed"
         else GoodputPolicy(DecodingCosts(PassCosts.flat(4.0, 0.1)), clock=clock)
     )
-    requests = [
-        start_request(target, drafter, GenerationRequest(prompt=[1, 2, i], max_tokens=n))
-        for i, n in enumerate(lengths)
-    ]
+    requests = [begin(target, drafter, [1, 2, i], n) for i, n in enumerate(lengths)]
     active, began, seconds = list(requests), clock(), 0.0
     while active:
         for _, step in advance_requests(target, drafter, decides, active, clock):

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decoding import begin
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
-from paceline.speculative.loop import ActiveRequest, decode, start_request
+from paceline.speculative.loop import ActiveRequest, decode
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Step
 
@@ -68,12 +68,7 @@ def lookup() -> Drafter:
 
 def begun(target: ToyTarget, drafter: Drafter, at: int, temperature: float, **fault: Any) -> ActiveRequest:
     sampling = Sampling(temperature=temperature)
-    return start_request(
-        target,
-        drafter,
-        GenerationRequest(prompt=PROMPTS[at], max_tokens=12, sampling=sampling, seed=at),
-        **fault,
-    )
+    return begin(target, drafter, PROMPTS[at], 12, sampling=sampling, seed=at, **fault)
 
 
 def text(steps: Sequence[Step]) -> list[int]:
@@ -99,7 +94,11 @@ def test_the_others_are_decoded_as_if_they_were_alone(
     stop = bad_stop(after) if kind == "stop" else never
     requests = [
         begun(
-            target, drafter, at, temperature, **({"grammar": grammar, "stop": stop} if at == FAILING else {})
+            target,
+            drafter,
+            at,
+            temperature,
+            **({"grammar": grammar, "should_stop": stop} if at == FAILING else {}),
         )
         for at in range(len(PROMPTS))
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from decoding import begin
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -14,7 +15,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter, Session
 from paceline.speculative.loop import ActiveRequest, decode, start_request
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -44,10 +45,7 @@ def decoded(
     drafter: Any, policy: DraftPolicy, *wishes: dict[str, Any]
 ) -> tuple[list[ActiveRequest], list[list[Any]]]:
     target = ToyTarget(V, seed=1)
-    requests = [
-        start_request(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, **wish))
-        for wish in wishes
-    ]
+    requests = [begin(target, drafter, PROMPT, 40, **wish) for wish in wishes]
     steps: dict[ActiveRequest, list[Any]] = {request: [] for request in requests}
     for request, step in decode(target, drafter, policy, requests):
         steps[request].append(step)
@@ -105,9 +103,7 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
         def open(self, beside: Session | None = None) -> ToySession:
             return Knowing(self)
 
-    request = start_request(
-        Remembering(V, seed=1), drafters()[0], GenerationRequest(prompt=PROMPT, max_tokens=1)
-    )
+    request = begin(Remembering(V, seed=1), drafters()[0], PROMPT, 1)
     assert request.n_cached == len(PROMPT) - 4
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from decoding import decoded
 from paceline.backends.recorded import Recording, ReplayTarget, numeric_vocab
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.replay import replay_recording
@@ -14,9 +15,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.interfaces import Budget, Drafter
-from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.rng import GumbelNoise, SeededRng, uniform
 from paceline.speculative.sampling import Sampling, TokenDistribution, target_distribution
 
@@ -125,11 +124,8 @@ def generated(
     target: ToyTarget, drafter: Drafter, budget: Budget, sampling: Sampling, seed: int, n: int = 12
 ) -> tuple[list[int], list[int]]:
     """Return the text, and the number of tokens of each pass."""
-    request = start_request(
-        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=n, sampling=sampling, seed=seed)
-    )
-    brought = [len(step.tokens) for _, step in decode(target, drafter, FixedPolicy(budget), [request])]
-    return list(request.session.tokens), brought
+    tokens, steps = decoded(target, drafter, PROMPT, n, budget, sampling=sampling, seed=seed)
+    return tokens, [len(step.tokens) for step in steps]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +164,7 @@ def test_a_replay_of_a_sampled_text_takes_the_steps_of_the_run() -> None:
     budget, sampling = Budget(4, 4), Sampling(temperature=1.0)
     drafter = ModelDrafter(ToyTarget(V, seed=2), V)
     text, brought = generated(ToyTarget(V, seed=1), drafter, budget, sampling, 0, n=60)
-    said = text[len(PROMPT) : len(PROMPT) + sum(brought[:-4])]  # drafts near the end of a run are shorter
+    said = text[: sum(brought[:-4])]  # drafts near the end of a run are shorter
     noise = GumbelNoise.of(sampling, SeededRng(0))
     recording = Recording(tuple(PROMPT), tuple(said), gumbel_noise=noise)
     target = ReplayTarget(numeric_vocab(V), [recording])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding import decoded
 from paceline.backends.toy import ToyForward, ToySession, ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -16,9 +17,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import BusyError
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Session
-from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.speculative.tree import DraftTree
@@ -74,9 +73,7 @@ DRAFTERS: dict[str, Callable[[ToyTarget], Drafter]] = {
 
 
 def alone(prompt: Sequence[int], **how: Any) -> list[int]:
-    target = ToyTarget(V, seed=1)
-    request = start_request(target, NoDrafter(), GenerationRequest(prompt=prompt, **how))
-    return [token for _, step in decode(target, NoDrafter(), POLICY, [request]) for token in step.tokens]
+    return decoded(ToyTarget(V, seed=1), NoDrafter(), prompt, how.pop("max_tokens"), **how)[0]
 
 
 arrivals = st.lists(

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding import decoded
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Drafter, Target
-from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import PassCosts
-from paceline.speculative.policy.interface import FixedPolicy
-from paceline.speculative.request import GenerationRequest
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.sessions import DerivedSession, ResumableSession, TreeSession
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 from sum_model import N_CTX, SumTarget
@@ -113,13 +111,8 @@ def test_a_derived_session_moves_the_other_one_along() -> None:
     assert session.inner.tokens == []
 
 
-def decoded(target: Target, drafter: Drafter) -> list[int]:
-    request = start_request(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=30))
-    for _ in decode(target, drafter, FixedPolicy(Budget(4, 4)), [request], chunk=1):
-        pass
-    tokens = list(request.session.tokens)
-    request.close()
-    return tokens
+def text_of(target: Target, drafter: Drafter) -> list[int]:
+    return decoded(target, drafter, [1, 2], 30, Budget(4, 4), chunk=1)[0]
 
 
 def test_a_wrapped_target_decodes_as_the_target_does() -> None:
@@ -128,8 +121,7 @@ def test_a_wrapped_target_decodes_as_the_target_does() -> None:
     assert (target.vocab, target.caps, target.origin, target.text) == (
         inner.vocab, inner.caps, inner.origin, inner.text
     )  # fmt: skip
-    plain = decoded(inner, NoDrafter())
-    assert decoded(target, LookupDrafter(1, 2)) == plain
+    assert text_of(target, LookupDrafter(1, 2)) == text_of(inner, NoDrafter())
     session = target.open()
     session.extend([1, 2, 3])
     target.forward([(session, 1)], NO_OUTPUTS)
@@ -140,9 +132,9 @@ def test_a_wrapped_target_decodes_as_the_target_does() -> None:
 
 def test_the_documented_backend_decodes() -> None:
     target = SumTarget(7)
-    tokens = decoded(target, LookupDrafter(1, 2))
-    assert tokens == decoded(target, NoDrafter())
-    assert len(tokens) == 32 < N_CTX
+    tokens = text_of(target, LookupDrafter(1, 2))
+    assert tokens == text_of(target, NoDrafter())
+    assert len(tokens) == 30 < N_CTX
 
 
 @given(texts=texts)

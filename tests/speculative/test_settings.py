@@ -1,10 +1,13 @@
 """Validation and defaults of drafting settings."""
 
 import math
+from typing import Any
 
 import pytest
 
-from paceline.settings import Drafting, Quality, make_settings
+from paceline.drafter_table import DRAFT
+from paceline.fits import LAYER_VIEW, LLAMA_CPP, NO_MODEL, TargetTraits, drafters_of, what_fits
+from paceline.settings import Drafting, LoadOptions, Quality, make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
@@ -118,3 +121,36 @@ def test_lossy_choices_are_experts_and_a_share_of_the_prompt() -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError, match=r"write experts=N.* or prefill=0\.2"):
             Quality(text)
+
+
+def test_auto_becomes_its_chains_where_all_passes_have_one_shape() -> None:
+    given = Drafting(drafters=("auto",), n_draft=5)
+    assert given.as_chains(with_draft=False) == Drafting(drafters=("lookup",), n_draft=5)
+    assert given.as_chains(with_draft=True) == Drafting(drafters=("lookup", "model"), n_draft=5)
+    named = Drafting(drafters=("lookup",))
+    assert named.as_chains(with_draft=True) is named
+
+
+def test_load_options_take_each_keyword_into_its_group() -> None:
+    options = LoadOptions.of("a", "b", "lookup, model", corpora=["c"], n_ctx=5, lossy="experts=2", n_draft=3)
+    assert options.drafting == Drafting(drafters=("lookup", "model"), n_draft=3)
+    assert (options.engine.n_ctx, options.quality.experts, options.corpora) == (5, 2, ("c",))
+    again = LoadOptions.of(**options.models_as_dict())
+    assert (again.engine, again.quality, again.corpora) == (options.engine, options.quality, options.corpora)
+    unknown: list[dict[str, Any]] = [{"thread": 4}, {"experts": 4}]  # `experts` is a number in `lossy`
+    for setting in unknown:
+        with pytest.raises(UsageError, match="unknown setting"):
+            LoadOptions.of(**setting)
+
+
+def test_the_role_quality_refuses_lossy_choices() -> None:
+    with pytest.raises(UsageError, match="role quality"):
+        Quality("experts=2", "quality")
+
+
+def test_the_drafters_of_a_kind_of_draft() -> None:
+    assert drafters_of(NO_MODEL) == ["suffix", "lookup", "ngram", "datastore", "lookahead"]
+    assert drafters_of(LAYER_VIEW) == drafters_of(DRAFT) == ["model", "cascade"]
+    rows = {row["kind"]: row["reason"] for row in what_fits(TargetTraits(LLAMA_CPP, "restore"))}
+    assert "cannot leave out layers" in rows[LAYER_VIEW]
+    assert rows[DRAFT] == ""

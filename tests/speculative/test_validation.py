@@ -166,15 +166,8 @@ def test_any_number_is_refused_or_leaves_a_distribution(name: str, value: Any) -
     ("setting", "bounds"),
     [
         ({"temperature": 1e39}, "temperature 1e+39: must be between 0 and 1e+15"),
-        ({"temperature": 10**400}, "must be a number that fits into 64 bits"),
-        (
-            {"repeat_penalty": 1e39},
-            "repeat_penalty 1e+39: must be between 1e-15 and 1e+15",
-        ),
-        (
-            {"repeat_penalty": 1e-40},
-            "repeat_penalty 1e-40: must be between 1e-15 and 1e+15",
-        ),
+        ({"repeat_penalty": 1e39}, "repeat_penalty 1e+39: must be between 1e-15 and 1e+15"),
+        ({"repeat_penalty": 1e-40}, "repeat_penalty 1e-40: must be between 1e-15 and 1e+15"),
         ({"presence_penalty": -1e39}, "presence_penalty -1e+39: must be between -1e+15 and 1e+15"),
         ({"frequency_penalty": 1e39}, "frequency_penalty 1e+39: must be between -1e+15 and 1e+15"),
         (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.settings import CHAIN_ONLY_RULES
 from paceline.speculative.errors import ContractError
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Drafter, Features, RequiredOutputs
 from paceline.speculative.sampling import Probabilities, Sampling
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
@@ -199,9 +200,7 @@ class Scripted:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> ScriptedMemory:
+    def open(self, prompt: Sequence[int], *_: Any, **__: Any) -> ScriptedMemory:
         return ScriptedMemory(self._tree)
 
     def propose(self, batch: Sequence[tuple[ScriptedMemory, Budget]]) -> list[DraftTree]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.storage.costs import CachedCosts, MeasurementEffort, load, path_of, store
 
 KEY = {"model": "abc", "threads": 2, "flash_attention": None}

@@ -79,14 +79,6 @@ def test_transformers_comes_where_it_is_asked_for_without_cuda(venv: Path, capsy
     assert "--no-deps" not in line
 
 
-def test_make_setup_ends_with_what_to_type_next(venv: Path, capsys: Capture) -> None:
-    for _ in range(2):  # also when there is nothing left to do
-        setup.main("next")
-        assert "make demo" in capsys.readouterr().out
-    setup.main("transformers")
-    assert capsys.readouterr().out == ""
-
-
 def test_extras_that_are_named_exist_and_start_has_what_the_first_page_uses() -> None:
     project = tomllib.loads((setup.ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

@@ -245,6 +245,7 @@ class ToySession(TreeSession):
 
     def _compute(self, tree: DraftTree, first: int) -> None:
         states, after = self._tree_states, self._target.after
+        del states[first:]  # of a pass that was interrupted
         if first == 0:
             states.append(after(self._states[-1] if self._states else None, self.tokens[-1]))
         for node in range(len(states) - 1, len(tree)):

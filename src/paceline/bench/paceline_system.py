@@ -21,7 +21,7 @@ from paceline.plan import resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import Drafting, LoadOptions
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.stats import Stats
 from paceline.storage.corpora import Corpora
@@ -41,7 +41,7 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
         self._draft_path, self._confidence = open_confidence(draft)
         self.keep_prompts = keep_prompts
         plan = resolve(replace(options, draft=self._draft_path))
-        self._settings = plan.settings
+        self._plan = plan
         if not plan.selects_prompt_tokens:  # else it does so for all methods
             plan = replace(plan, draft=None, kind="")
         drafting = Drafting(drafters=("none",), n_draft=options.drafting.n_draft)
@@ -76,7 +76,7 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
     def _load_draft(self, path: Path) -> Backend:
         if self._draft is None:
             before = resident()
-            self._draft = open_draft(path, self.plain.target, self._settings)
+            self._draft = open_draft(path, self.plain.target, self._plan.draft_settings)
             self.draft_memory = max(0, resident() - before)
         return self._draft
 

@@ -38,7 +38,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
 
     from paceline.cli import doctor_machine
     from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
-    from paceline.speculative.policy.cost_model import context_bucket
+    from paceline.speculative.policy.costs import context_bucket
     from paceline.storage.costs import MeasurementEffort
 
     # Costs have one curve a bucket of context lengths: the longest in each is measured.

@@ -25,7 +25,7 @@ from paceline.report import hardware as hardware_report
 from paceline.report.advice import write_kinds
 from paceline.settings import PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import MissingExtraError
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.system.home import to_stderr
 
 Tick = Callable[[str], None]
@@ -82,9 +82,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         None if model is None or not model.path.exists() else gathering.read_header(model.path, read_errors)
         for model in (llm.target, llm.draft)
     )
-    settings, run, traits = llm.target.settings, None, traits_of(llm.target)
-    if target is not None:
-        traits = replace(target.traits, backend=traits.backend, rollback=traits.rollback)
+    settings, run = llm.target.settings, None
     costs, doubt = DecodingCosts.read(record), next(iter(record["doubts"].values()), "")
     used = {"threads": settings["threads"], "gpu_layers": settings.get("gpu_layers", 0)}
     evidence = gathering.evidence_of_models(hardware, target, draft, costs, doubt, **used)
@@ -92,7 +90,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {
         "run": run,
-        "kinds": what_fits(traits),
+        "kinds": what_fits(traits_of(llm.target)),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
         "evidence": asdict(evidence),
         "read_errors": read_errors,

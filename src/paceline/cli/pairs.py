@@ -57,7 +57,10 @@ def pairs(
 
     Speeds were measured here, by `paceline bench` or --measure. Other drafts are ordered by their files and
     the costs of passes."""
+    from paceline.cli.references import resolved
     from paceline.doctor.draft_advice import AdviceRequest
+    from paceline.drafts import header_traits
+    from paceline.fits import what_fits
     from paceline.hardware.threads import choose_threads
     from paceline.models import zoo
     from paceline.models.stores.inventory import list_models
@@ -81,6 +84,7 @@ def pairs(
         n_measured = MEASURED_DRAFTS if measure else 0
         advice = _advise(facts, candidates, wanted, engine, history, n_measured, notes.setdefault, interrupts)
     advice["target"]["reference"] = target
+    advice["kinds"] = what_fits(header_traits(resolved(str(target))))
     _print(advice, list(notes), as_json)
     return 0
 

@@ -12,7 +12,7 @@ from paceline.api import LLM
 from paceline.cli.interrupts import Interrupts
 from paceline.engine import Stream
 from paceline.request_handle import StepOutput
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 
 MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
 SLOW = 3.0  # median time of a pass, in units of its known cost

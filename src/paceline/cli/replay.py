@@ -19,7 +19,7 @@ from paceline.speculative.errors import UsageError
 if TYPE_CHECKING:
     from paceline.backends.interface import Backend
     from paceline.bench.replay.traces import Trace
-    from paceline.speculative.policy.cost_model import DecodingCosts
+    from paceline.speculative.policy.costs import DecodingCosts
     from paceline.text.interface import Tokenizer
 
 WHAT = "What is replayed"
@@ -119,7 +119,7 @@ def costs_of(
     """Return the costs of a file, or the stored costs of the models with default settings, or None.
 
     Raises UsageError for an unusable file."""
-    from paceline.speculative.policy.cost_model import DecodingCosts
+    from paceline.speculative.policy.costs import DecodingCosts
 
     if curve is not None:
         try:

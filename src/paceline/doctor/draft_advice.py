@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.fits import what_fits
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.family import family_of
 from paceline.models.names import VIEW_PREFIX, is_view
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 from paceline.speculative.validation import unknown
 
@@ -138,7 +137,6 @@ def advise(
         "available": known.available,
         "drafts": drafts,
         "downloads": downloads,
-        "kinds": what_fits(target.traits),
     }
 
 

@@ -23,7 +23,7 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.names import is_view
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
 from paceline.speculative.sampling import Sampling
 from paceline.system.identity import cpu_name, file_fingerprint

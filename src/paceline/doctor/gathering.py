@@ -16,7 +16,7 @@ from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling
 
 RUN = "run"  # of a progress bar: a tick for each of its TICKS tokens

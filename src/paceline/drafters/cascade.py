@@ -28,8 +28,8 @@ from paceline.speculative.interfaces import (
     Session,
     Target,
 )
-from paceline.speculative.policy.calibration import Calibrator, logit_at
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.acceptance import Calibrator, logit_at
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.sampling import Logits
 from paceline.speculative.sessions import DerivedSession, ResumableSession
 from paceline.speculative.tree import DraftTree, chain

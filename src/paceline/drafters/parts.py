@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from paceline.heads.confidence import Confidence
 from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Target
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation
 

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.views import ModelView, SearchesViews, evenly_spaced_view
+from paceline.drafts import require_fit, traits_of
+from paceline.fits import LAYER_VIEW
 from paceline.loading import load_options
 from paceline.prepare.variants import ANSWERS, Begin, Text, generate_answers, short_items
 from paceline.profiling.pass_costs import costs_of
 from paceline.settings import PLAIN, LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import speedup
 from paceline.speculative.tree import chain
 from paceline.storage.variants import CachedView, store_view
@@ -157,6 +159,7 @@ def search_views(
                 f"{whole.path}: its engine cannot leave blocks out: views are for transformers models "
                 "(hf:FILE reads a GGUF file with transformers)"
             )
+        require_fit(str(llm.target.path), LAYER_VIEW, traits_of(llm.target))
         cost = costs_of(llm.target).target
         tick, texts = begin({ANSWERS: len(suite_items), VIEWS: tries}), list[Text]()
         for text in generate_answers(llm, suite_items, n):

@@ -9,14 +9,13 @@ from math import isfinite
 from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
-from paceline.speculative.policy.cost_cells import implausibility
-from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, measure
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
-from paceline.speculative.policy.drafting_summary import MAX_SHOWN_ROWS, break_even_reason
+from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, implausibility, measure
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
+from paceline.speculative.policy.ledger import MAX_SHOWN_ROWS, break_even_reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 from paceline.system.home import Warn, to_stderr
 
-# The effort when a model is first loaded. Use adds what it leaves out (speculative/policy/cost_model.py);
+# The effort when a model is first loaded. Use adds what it leaves out (speculative/policy/costs.py);
 # `paceline doctor` measures for longer.
 QUICK_EFFORT = {
     "target": MeasurementEffort(4.0, (256, 1024), TOKEN_COUNTS),

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from paceline.report.bench import NOT_MEASURED, header
 from paceline.report.table import Block, bar, write_report
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
 Record = Mapping[str, Any]

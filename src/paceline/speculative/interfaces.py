@@ -235,9 +235,9 @@ class Budget:
         """Return whether the request allows the drafter."""
         return self.allowed_drafters is None or drafter in self.allowed_drafters
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         """Return whether a composition calls one more drafter, given the `draft` so far.
-        behind: tokens the drafter has to prefill first."""
+        pending_prefill: tokens the drafter has to prefill first."""
         return True
 
     def is_due(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.speculative.policy.cost_cells import implausibility
-from paceline.speculative.policy.cost_model import DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_measurement import implausibility
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.system import home
 from paceline.system.home import Key, Warn
 

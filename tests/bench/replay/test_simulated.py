@@ -18,7 +18,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.engine import InferenceEngine
 from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs, Target
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from groves import reach_probabilities, trees
 from paceline.drafters.compose import MergedTree
-from paceline.speculative.policy.acceptance_model import EMA_WEIGHT, AcceptanceModel, Recent
-from paceline.speculative.policy.calibration import MAX_SCORE, MIN_SCORE, Calibrator, logit_at
+from paceline.speculative.policy.acceptance import (
+    EMA_WEIGHT,
+    MAX_SCORE,
+    MIN_SCORE,
+    AcceptanceModel,
+    Calibrator,
+    Recent,
+    logit_at,
+)
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 SOMEWHERE = [0.02, 0.1, 0.3, 0.5]

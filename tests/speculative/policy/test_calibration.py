@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy.acceptance_model import EMA_WEIGHT
-from paceline.speculative.policy.calibration import (
+from paceline.speculative.policy.acceptance import (
+    EMA_WEIGHT,
     INITIAL_TREND,
     Calibrator,
     logit_at,

@@ -14,8 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_cells import SEQUENTIAL_LIMIT, implausibility
-from paceline.speculative.policy.cost_model import MAX_TABLE_ROWS, OVERDUE_PASSES, DecodingCosts, PassCosts
+from paceline.speculative.policy.cost_measurement import implausibility
+from paceline.speculative.policy.costs import (
+    MAX_TABLE_ROWS,
+    OVERDUE_PASSES,
+    SEQUENTIAL_LIMIT,
+    DecodingCosts,
+    PassCosts,
+)
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy.drafter_value import MAX_PROBING_SHARE, TRIAL_CALLS, DrafterValue
-from paceline.speculative.policy.drafting_summary import BreakEvenReason, DraftingSummary, break_even_reason
+from paceline.speculative.policy.ledger import (
+    MAX_PROBING_SHARE,
+    TRIAL_CALLS,
+    BreakEvenReason,
+    DrafterValue,
+    DraftingSummary,
+    break_even_reason,
+)
 from paceline.speculative.policy.speedup_formulas import expected_tokens
 from stage import Prompter, stage
 
@@ -23,7 +29,7 @@ def test_a_drafter_is_called_before_it_is_judged() -> None:
         assert gain.should_call(0, 100.0)
         gain.update(0, 0.0, 1.0, 2)
     assert not gain.should_call(0, 100.0)
-    assert (gain.seconds, gain.level) == (1.0, 0.5)
+    assert (gain.seconds, gain.level_seconds) == (1.0, 0.5)
 
 
 def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:

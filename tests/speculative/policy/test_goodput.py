@@ -13,15 +13,9 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import NO_BUDGET, Budget, RequiredOutputs
 from paceline.speculative.loop import advance_requests, start_request
-from paceline.speculative.policy.cost_model import PassCosts
-from paceline.speculative.policy.drafter_value import DrafterValue
-from paceline.speculative.policy.goodput import (
-    FREE_PASSES,
-    GOODPUT_DISCOUNT,
-    MAX_LOSS_SHARE,
-    MAX_SHARED_REQUESTS,
-    GoodputPolicy,
-)
+from paceline.speculative.policy.costs import PassCosts
+from paceline.speculative.policy.goodput import GOODPUT_DISCOUNT, MAX_SHARED_REQUESTS, GoodputPolicy
+from paceline.speculative.policy.ledger import FREE_PASSES, MAX_LOSS_SHARE, DrafterValue
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.stats import Stats, Step, StepTimes
@@ -130,11 +124,11 @@ def test_to_forget_brings_back_the_start() -> None:
     fresh = [step for _, step in first.steps()]
     rate, costs = first.policy, first.policy.costs
     experienced = stage(curve, troupe(), 300, requests=2, policy=rate)
-    rate._calls.clock = experienced.clock
+    rate._drafters.clock = experienced.clock
     taught = [step for _, step in experienced.steps()]
     rate.forget()
     again = stage(curve, troupe(), 300, requests=2, policy=rate)
-    rate._calls.clock = again.clock
+    rate._drafters.clock = again.clock
     forgetful = [step for _, step in again.steps()]
     assert [step.tree for step in forgetful] == [step.tree for step in fresh]
     assert [step.tree.called for step in forgetful] == [step.tree.called for step in fresh]
@@ -223,8 +217,8 @@ def test_a_loss_is_made_good_by_what_drafts_save() -> None:
 def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_called() -> None:
     rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
     for name, seconds in (("free", 0.0), ("dear", 0.1), ("sampling", 0.0)):
-        rate._calls.values[name] = DrafterValue(calls=9, seconds=seconds)
-    rate._calls.sampling.add("sampling")  # whose drafts cannot be left out
+        rate._drafters.values[name] = DrafterValue(calls=9, seconds=seconds)
+    rate._drafters.sampling.add("sampling")  # whose drafts cannot be left out
     rate.ledger(requests[0]).lost_seconds = FREE_PASSES + 0.01
     (budget,) = rate.budget(requests)
     names = ("free", "dear", "sampling", "new")

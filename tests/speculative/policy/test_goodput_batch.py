@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.speculative.policy.cost_model import (
+from paceline.speculative.policy.costs import (
     MIN_CONTEXT_BUCKET,
     OVERDUE_PASSES,
     DecodingCosts,
@@ -92,7 +92,7 @@ def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: in
             assert budget.should_call("slow", lambda: EMPTY)
         clock.now += 0.06 * asked  # it takes so long for each
         rate.select(requests, budgets, [EMPTY] * n)
-    assert rate._calls.values["slow"].seconds == pytest.approx(0.06)
+    assert rate._drafters.values["slow"].seconds == pytest.approx(0.06)
 
 
 def test_more_requests_bring_no_less_than_fewer_would() -> None:

@@ -11,8 +11,9 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import FIRST_DRAFT_TOKENS, FREE_PASSES, MAX_LOSS_SHARE, GoodputPolicy
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
+from paceline.speculative.policy.goodput import FIRST_DRAFT_TOKENS, GoodputPolicy
+from paceline.speculative.policy.ledger import FREE_PASSES, MAX_LOSS_SHARE
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats, Step, StepTimes
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -74,13 +75,13 @@ def test_without_a_known_cost_it_reads_at_once() -> None:
 def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
     now = 0.0
     rate = a_rate(0.01)
-    rate._calls.clock = lambda: now
+    rate._drafters.clock = lambda: now
     requests = asking(1)
     (budget,) = rate.budget(requests)
     assert budget.should_call("model", lambda: EMPTY, 90)
     now = 0.9
     rate.select(requests, [budget], [chain([1], "model", [0.9])])
-    assert (rate._calls.values["model"].seconds, rate._calls.values["model"].calls) == (0.0, 0)
+    assert (rate._drafters.values["model"].seconds, rate._drafters.values["model"].calls) == (0.0, 0)
     assert rate.ledger(requests[0]).lost_seconds == pytest.approx(0.9)  # but it is lost
 
 
@@ -91,7 +92,7 @@ def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
         track = rate.ledger(request)
         track.lost_seconds = FREE_PASSES + MAX_LOSS_SHARE * 50.0
         (budget,) = rate.budget([request])
-        assert budget.is_limited is braked  # type: ignore[attr-defined]
+        assert budget.ledger.is_limited is braked  # type: ignore[attr-defined]
 
 
 def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:

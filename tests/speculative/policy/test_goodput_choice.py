@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from groves import Choice, budgets, closed, fits, kept, trees
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import FixedPolicy, truncate_tree
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain

@@ -23,10 +23,9 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import ActiveRequest, Clock
-from paceline.speculative.policy.cost_model import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
-from paceline.speculative.policy.drafter_value import DrafterValue
+from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, DecodingCosts, PassCosts
 from paceline.speculative.policy.goodput import GoodputPolicy
-from paceline.speculative.policy.goodput_budget import LossLedger
+from paceline.speculative.policy.ledger import DrafterValue, LossLedger
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -157,8 +156,10 @@ def taught(rate: GoodputPolicy) -> None:
 def dear(rate: GoodputPolicy) -> None:
     """Teach that the draft model pays only where others are unsure, far from the loss limit."""
     taught(rate)
-    rate._ledgers = defaultdict(lambda: LossLedger(lost_seconds=-9.0))  # type: ignore[assignment]
-    rate._calls.values["model"] = DrafterValue([1.0, 1.0, *[0.0] * 5], seconds=0.3, level=0.1, calls=9)
+    rate._ledgers = defaultdict(lambda: LossLedger(rate._drafters, lost_seconds=-9.0))  # type: ignore[assignment]
+    rate._drafters.values["model"] = DrafterValue(
+        [1.0, 1.0, *[0.0] * 5], seconds=0.3, level_seconds=0.1, calls=9
+    )
 
 
 @pytest.mark.parametrize("experience", [taught, dear])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
@@ -16,7 +15,7 @@ import torch
 from paceline.loading import load
 from paceline.models import zoo
 from tools.embedded.restore import tokenizer_of
-from tools.smollm2 import answers, draft, rounding
+from tools.smollm2 import answers, draft
 from tools.smollm2.prompts import Conversation, Written, conversations
 
 ASKED = [
@@ -66,15 +65,6 @@ def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     with load(zoo.target_path(), draft=out, drafters="model") as llm:
         answer = llm.generate("import os\n", max_tokens=24, ignore_eos=True)
         assert answer.stats.by_source["model"].tried > 0
-
-
-def test_weights_are_rounded_as_the_file_holds_them() -> None:
-    gguf = pytest.importorskip("gguf")
-    weight = torch.randn(6, 96, generator=torch.Generator().manual_seed(0))
-    weight[2] = 0
-    kind = gguf.GGMLQuantizationType.Q4_0
-    held = gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
-    assert np.array_equal(rounding.q4_0(weight).numpy(), held)
 
 
 def test_prompts_are_read_as_llama_cpp_reads_them() -> None:

@@ -22,7 +22,7 @@ from paceline.engine import InferenceEngine
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs, Target
 from paceline.speculative.loop import Clock
-from paceline.speculative.policy.cost_model import DecodingCosts
+from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab

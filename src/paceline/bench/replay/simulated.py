@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Session, Target
-from paceline.speculative.policy.cost_model import PassCosts
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.sessions import DelegatingSession
 from paceline.speculative.tree import DraftTree
 

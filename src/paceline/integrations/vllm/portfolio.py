@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.integrations.vllm.options import Options, make_drafter
 from paceline.integrations.vllm.requests import RequestTracker, Tokens, TrackedRequest
 from paceline.speculative.interfaces import NO_FEATURES, Budget
-from paceline.speculative.policy.acceptance_model import AcceptanceModel
+from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.stats import TARGET, Step, StepTimes
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -29,7 +29,7 @@ Draft = tuple[list[int], list[float]]  # a chain, and the probability that it is
 class ConfidenceBudget(Budget):
     """A budget that calls another drafter only if no earlier drafter is confident of the next token."""
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         return max(draft().reach_probability, default=0.0) < CONFIDENT_PROBABILITY
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.interfaces import DrafterState
-from paceline.speculative.policy.acceptance_model import Recent
+from paceline.speculative.policy.acceptance import Recent
 from paceline.speculative.tree import EMPTY, DraftTree
 
 Tokens = NDArray[np.int32]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.speculative.interfaces import Budget
-from paceline.speculative.policy.cost_model import DecodingCosts
-from paceline.speculative.policy.drafting_summary import DraftingSummary
+from paceline.speculative.policy.costs import DecodingCosts
+from paceline.speculative.policy.ledger import DraftingSummary
 from paceline.speculative.request import ActiveRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import ROOT, DraftTree

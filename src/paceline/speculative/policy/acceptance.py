@@ -1,0 +1,230 @@
+"""The probability that each node of a draft is reached and accepted, learned online from drafters' scores.
+
+A logistic regression learns from every guess with a known outcome:
+
+    logit(probability) = slope * x + trend * y + bias[position]
+
+Every drafter has one: x is the logit of its score, and y its recent acceptance in the request, from -1 to 1.
+A change in the text thus takes effect within a few dozen tokens. The updates are diagonal Newton steps with
+exponential forgetting.
+
+Where several drafters propose guesses for one position, every set of proposers also has one, since agreement
+of drafters is the strongest evidence (stacking: Wolpert, Stacked Generalization, 1992). Its inputs are
+    x   the mean logit of the guess by its proposers' own calibrators
+    y   the largest x of the other guesses at this position
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from paceline.speculative.tree import ROOT, DraftTree, Votes
+
+N_POSITIONS = 4  # 1, 2, 3, and all deeper positions
+DECAY = 0.99  # a memory of about a hundred outcomes
+NEWTON_STEP = 0.7  # a fraction of a full step, as single outcomes are noisy
+PRIOR_WEIGHT = 4.0  # the initial weights count as so many undecided outcomes
+INITIAL_TREND = 1.5  # converges to values from 0 to 3
+MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores are clipped to this range
+MAX_PREDICTED_LOGIT = 6.0  # predicted probabilities are at most 0.9975
+LOGIT_TABLE_SIZE = 1000
+
+EMA_WEIGHT = 1 / 4  # weight of the last guess in a drafter's recent acceptance
+# A set's initial weights: per further proposer, per dissenting drafter, of the best other guess.
+AGREEMENT_WEIGHT, DISAGREEMENT_WEIGHT, RIVAL_WEIGHT = 0.4, -0.9, -0.3
+
+Recent = dict[str, float]  # recent acceptance by drafter in one request, from -1 (rejected) to 1
+
+
+def logit_of(score: float) -> float:
+    """Return the logit of a clipped score; NaN counts as the smallest score."""
+    score = MAX_SCORE if score > MAX_SCORE else score if score > MIN_SCORE else MIN_SCORE
+    return math.log(score / (1.0 - score))
+
+
+# A table is faster than a logarithm.
+LOGIT_TABLE = [logit_of(i / LOGIT_TABLE_SIZE) for i in range(LOGIT_TABLE_SIZE + 1)]
+
+
+def logit_at(score: float) -> float:
+    """Return the logit of a score by the table; scores outside 0 to 1 are allowed."""
+    return LOGIT_TABLE[int(score * LOGIT_TABLE_SIZE)] if 0.0 <= score <= 1.0 else logit_of(score)
+
+
+def sigmoid(z: float) -> float:
+    """Return the probability of a logit, which is clipped to MAX_PREDICTED_LOGIT."""
+    if not -MAX_PREDICTED_LOGIT < z < MAX_PREDICTED_LOGIT:
+        z = -MAX_PREDICTED_LOGIT if z < 0.0 else MAX_PREDICTED_LOGIT
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+class Calibrator:
+    """One regression. weights: slope, trend, then a bias per position from 1 (the root's children)."""
+
+    __slots__ = ("_curvature", "weights")
+
+    def __init__(self, slope: float = 1.0, trend: float = INITIAL_TREND, bias: float = 0.0) -> None:
+        self.weights = [slope, trend] + [bias] * N_POSITIONS
+        self._curvature = [PRIOR_WEIGHT] * len(self.weights)
+
+    def logit(self, x: float, depth: int, y: float) -> float:
+        """Return the logit of the acceptance of a guess whose parent is accepted."""
+        weights = self.weights
+        return weights[0] * x + weights[1] * y + weights[1 + (depth if depth < N_POSITIONS else N_POSITIONS)]
+
+    def at(self, y: float) -> tuple[float, list[float]]:
+        """Return the slope, and for one y the constant term by position (from 1)."""
+        weights, trend = self.weights, self.weights[1] * y
+        return weights[0], [0.0, *[bias + trend for bias in weights[2:]]]
+
+    def probability(self, score: float, depth: int, recent: float = 0.0) -> float:
+        return sigmoid(self.logit(logit_at(score), depth, recent))
+
+    def update(self, x: float, depth: int, y: float, accepted: bool) -> float:
+        """Learn the outcome of one guess whose parent was accepted. Return the logit predicted before."""
+        weights, curvature = self.weights, self._curvature
+        i = 1 + (depth if depth < N_POSITIONS else N_POSITIONS)
+        z = weights[0] * x + weights[1] * y + weights[i]
+        p = sigmoid(z)
+        if (z >= MAX_PREDICTED_LOGIT and accepted) or (z <= -MAX_PREDICTED_LOGIT and not accepted):
+            return z  # saturated: growing weights would only have to be unlearned
+        step, variance = NEWTON_STEP * (accepted - p), p * (1.0 - p)
+        # Unrolled for speed: every guess passes here.
+        if x != 0.0:
+            c = DECAY * curvature[0] + variance * x * x
+            curvature[0] = c = c if c > 1.0 else 1.0
+            weights[0] += step * x / c
+        if y != 0.0:
+            c = DECAY * curvature[1] + variance * y * y
+            curvature[1] = c = c if c > 1.0 else 1.0
+            weights[1] += step * y / c
+        c = DECAY * curvature[i] + variance
+        curvature[i] = c = c if c > 1.0 else 1.0
+        weights[i] += step / c
+        return z
+
+
+class Guess(NamedTuple):
+    """The logit of a guess's acceptance; if drafters compete, with the set's calibrator and its inputs."""
+
+    logit: float
+    calibrator: Calibrator | None = None
+    x: float = 0.0
+    y: float = 0.0
+
+
+class AcceptanceModel:
+    """The calibrators of all drafters, shared by all requests; each request has a separate Recent."""
+
+    def __init__(self) -> None:
+        self._calibrators: dict[str, Calibrator] = {}
+        self._sets: dict[tuple[frozenset[str], frozenset[str]], Calibrator] = {}
+
+    def of(self, drafter: str) -> Calibrator:
+        """Return the calibrator of a drafter."""
+        calibrator = self._calibrators.get(drafter)
+        if calibrator is None:
+            calibrator = self._calibrators[drafter] = Calibrator()
+        return calibrator
+
+    def reach_probabilities(self, recent: Recent, tree: DraftTree) -> list[float]:
+        """Return for each node the probability that it is reached and accepted; 0 for a probe."""
+        probabilities, last, slope, biases = list[float](), "", 1.0, list[float]()
+        votes = tree.votes or [((name, score),) for name, score in zip(tree.source, tree.score, strict=True)]
+        for proposers, depth in zip(votes, tree.depths(), strict=True):  # by the first proposer alone
+            name, score = proposers[0]
+            if name != last:
+                last, slope, biases = name, *self.of(name).at(recent.get(name, 0.0))
+            z = slope * logit_at(score) + biases[depth if depth < N_POSITIONS else N_POSITIONS]
+            probabilities.append(sigmoid(z))
+        for parent in competing_votes(votes, tree.parents):
+            nodes, depth = tree.children(parent), 1 if parent == ROOT else tree.depths()[parent] + 1
+            siblings = [votes[node] for node in nodes]
+            own_logits = [
+                [self.of(name).logit(logit_at(s), depth, recent.get(name, 0.0)) for name, s in proposers]
+                for proposers in siblings
+            ]
+            for node, guess in zip(nodes, self._guesses(siblings, own_logits), strict=True):
+                probabilities[node] = sigmoid(guess.logit)
+        for probe in tree.probe:
+            probabilities[probe] = 0.0
+        return reach_products(tree, probabilities)
+
+    def _guesses(self, siblings: Sequence[Votes], own_logits: Sequence[Sequence[float]]) -> list[Guess]:
+        """Return the guesses for siblings. own_logits: by each proposer's calibrator."""
+        everyone = frozenset([name for votes in siblings for name, _ in votes])
+        if len(everyone) == 1:
+            return [Guess(logits[0]) for logits in own_logits]
+        means = [min(sum(logits) / len(logits), MAX_PREDICTED_LOGIT) for logits in own_logits]
+        guesses = []
+        for i, (votes, x) in enumerate(zip(siblings, means, strict=True)):
+            proposers = frozenset([name for name, _ in votes])
+            calibrator = self._sets.get((proposers, everyone))
+            if calibrator is None:
+                n = len(proposers)
+                bias = AGREEMENT_WEIGHT * (n - 1) + DISAGREEMENT_WEIGHT * (len(everyone) - n)
+                calibrator = self._sets[proposers, everyone] = Calibrator(1.0, RIVAL_WEIGHT, bias)
+            y = max([*means[:i], *means[i + 1 :]], default=0.0)
+            guesses.append(Guess(calibrator.logit(x, 1, y), calibrator, x, y))
+        return guesses
+
+    def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
+        """Learn from all guesses along the emitted tokens, of which the last one is the target's."""
+        parent = ROOT
+        for depth, token in enumerate(tokens, 1):
+            nodes = tree.children(parent)
+            if not nodes:
+                return
+            accepted = tree.child(parent, token)
+            siblings = [votes_by_node(tree, node) for node in nodes]
+            own_logits = [
+                [
+                    self.of(name).update(logit_at(score), depth, recent.get(name, 0.0), node == accepted)
+                    for name, score in votes
+                ]
+                for node, votes in zip(nodes, siblings, strict=True)
+            ]
+            for node, guess in zip(nodes, self._guesses(siblings, own_logits), strict=True):
+                if guess.calibrator is not None:
+                    guess.calibrator.update(guess.x, 1, guess.y, node == accepted)
+            if depth == 1:
+                hits = () if accepted is None else [name for name, _ in siblings[nodes.index(accepted)]]
+                for name in {name for votes in siblings for name, _ in votes}:
+                    before = recent.get(name, 0.0)
+                    recent[name] = before + EMA_WEIGHT * ((1.0 if name in hits else -1.0) - before)
+            if accepted is None:
+                return
+            parent = accepted
+
+
+def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
+    """Return the parents below which several drafters propose guesses."""
+    proposer: dict[int, str] = {}
+    out: set[int] = set()
+    for proposers, parent in zip(votes, parents, strict=True):
+        first = proposers[0][0]
+        if len(proposers) > 1 or proposer.setdefault(parent, first) != first:
+            out.add(parent)
+    return out
+
+
+def reach_products(tree: DraftTree, probabilities: Sequence[float]) -> list[float]:
+    """Return the products of the probabilities along each path.
+    Siblings exclude each other: if theirs add up to more than 1, they are scaled down."""
+    sums = dict.fromkeys(tree.parents, 0.0)
+    if len(sums) < len(probabilities):
+        for parent, p in zip(tree.parents, probabilities, strict=True):
+            sums[parent] += p
+    out: list[float] = []
+    for parent, p in zip(tree.parents, probabilities, strict=True):
+        if sums[parent] > 1.0:
+            p /= sums[parent]
+        out.append(p if parent == ROOT else out[parent] * p)
+    return out
+
+
+def votes_by_node(tree: DraftTree, node: int) -> Votes:
+    """Return the drafters that proposed a node, with their scores."""
+    return tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)

@@ -1,0 +1,332 @@
+"""The cost of a forward pass on this machine, in seconds by rows (tokens of the batch) and context length.
+
+The curve has steps, as kernels work in tiles: three rows can cost more than four. Smoothing would hide the
+edges at which drafts should end. cost_measurement.py measures the curve; every real pass updates it.
+
+The policy tries every number of rows and would pick those measured too low by chance (the winner's curse). A
+cell with fewer than TRUSTED_SAMPLES therefore costs at least as much as fewer rows, plus timing jitter.
+Hiccups are the opposite error: a cell with fewer than UNSETTLED_SAMPLES is capped by the cost of more rows,
+and every cell by the cost of its rows one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from paceline.speculative.errors import UsageError
+
+TRUSTED_SAMPLES = 3  # a cell with so many samples is used as measured
+UNSETTLED_SAMPLES = 8  # below it a pass moves a cell so far that the curve is rebuilt at once
+MAX_CELL_SAMPLES = 33  # assumed where the number of samples is unknown
+SEQUENTIAL_LIMIT = 1.1  # of the cost of the rows one by one: two rows were measured at 2.04 of one
+# Of the cost of more rows: kernels in tiles of eight can make seven rows more expensive. Not a round ratio,
+# so that rounding cannot tip the comparison.
+MAX_INVERSION = 1.503
+
+# Contexts within a factor of two cost the same: bucket b is about MIN_CONTEXT_BUCKET * 2^b.
+MIN_CONTEXT_BUCKET, N_CONTEXT_BUCKETS = 256, 24
+CONTEXT_BUCKET_EDGES = [round(MIN_CONTEXT_BUCKET * 2 ** (b + 0.5)) for b in range(N_CONTEXT_BUCKETS - 1)]
+
+# A deviation from the prediction moves the machine's pace quickly, and the cell of its rows slowly.
+PACE_WEIGHT, CELL_WEIGHT = 0.2, 0.03
+PACE_WINDOW = 5  # passes whose median moves the pace, so that a hiccup does not
+MAX_LOG_DEVIATION = math.log(1.5)  # a cell learns no more than this from one pass
+RECENT_PASSES = 32  # passes that show whether other cells saw the same pace
+MIN_OBSERVATIONS = 3  # passes that make a new cell
+OVERDUE_PASSES = 512  # a cell not seen for so many passes is replaced by three that contradict it
+CURVE_REFRESH_UPDATES = 64  # passes between rebuilt curves; cells move by half a percent meanwhile
+
+MAX_TABLE_ROWS = 1 << 16  # rows of a pass
+MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # valid pass times
+NO_CURVE = (
+    "no cost curve: it needs rows, depths and seconds above 0 by depth and rows, one row among them; "
+    "`paceline doctor --json` prints one"
+)
+
+Table = Mapping[int, Mapping[int, float]]  # seconds by context length and rows
+
+
+def context_bucket(depth: int) -> int:
+    """Return the bucket of a context length."""
+    return bisect_left(CONTEXT_BUCKET_EDGES, depth)
+
+
+def is_valid_seconds(seconds: float) -> bool:
+    return MIN_SECONDS <= seconds <= MAX_SECONDS
+
+
+@dataclass(slots=True)
+class CostCell:
+    """The cost of passes of one size.
+    seconds: at a pace of 1. samples: number of measurements. last_pass: number of the last such pass."""
+
+    seconds: float
+    samples: int
+    last_pass: int = 0
+
+
+class CostCells:
+    """Cells by context bucket and rows. noise: see PassCosts."""
+
+    def __init__(self, noise: float) -> None:
+        self.noise = noise
+        self.buckets: dict[int, dict[int, CostCell]] = {}
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(sorted({n for cells in self.buckets.values() for n in cells}))
+
+    def curve(self, bucket: int, limit: int) -> list[float]:
+        """Return the seconds of a pass by rows, from 0 to `limit`.
+        Beyond the measured rows the curve is a line with the slope of the upper half, at least half the mean
+        cost per row: real passes correct a low guess, not a high one."""
+        curve, last = [0.0], 0
+        for n, seconds, n_samples in reversed(self._plausible(bucket)):
+            if n_samples < TRUSTED_SAMPLES:
+                seconds = max(curve[last], seconds * self.noise ** (0.5 / math.sqrt(n_samples)))
+            seconds = max(curve[min(1, last)], seconds)  # no pass costs less than that of one row
+            curve += [seconds] * (n - last)
+            last = n
+        before = max((n for n in self.rows if 2 * n <= last), default=0)
+        slope = max((curve[last] - curve[before]) / (last - before), curve[last] / (2 * last))
+        curve += [curve[last] + slope * i for i in range(1, limit - last + 1)]
+        return curve
+
+    def _plausible(self, bucket: int) -> list[tuple[int, float, int]]:
+        """Return (rows, plausible seconds, samples in all buckets) from the most rows down."""
+        out, cheapest, single = [], math.inf, self._seconds(bucket, 1)
+        for n in reversed(self.rows):
+            seconds = min(self._seconds(bucket, n), SEQUENTIAL_LIMIT * n * single)
+            n_samples = sum([cells[n].samples for cells in self.buckets.values() if n in cells])
+            if n_samples < UNSETTLED_SAMPLES and seconds > MAX_INVERSION * cheapest:
+                seconds = cheapest
+            if n_samples >= TRUSTED_SAMPLES:
+                cheapest = min(cheapest, seconds)
+            out.append((n, seconds, n_samples))
+        return out
+
+    def _seconds(self, bucket: int, n: int) -> float:
+        """Return a cell's cost; if missing, an estimate from other buckets by the ratio of shared cells."""
+        cells = self.buckets.get(bucket, {})
+        if n in cells:
+            return cells[n].seconds
+        shared = [(cell.seconds, self._interpolated(bucket, m)) for m, cell in cells.items()]
+        ratios = [math.log(seconds / guess) for seconds, guess in shared if guess is not None]
+        guess = self._interpolated(bucket, n)
+        assert guess is not None  # some other bucket has the cell
+        return guess * math.exp(sum(ratios) / len(ratios)) if ratios else guess
+
+    def _interpolated(self, bucket: int, n: int) -> float | None:
+        """Return the cost of n rows between the nearest other buckets, None if none of them has it."""
+        buckets = sorted(b for b, cells in self.buckets.items() if b != bucket and n in cells)
+        if not buckets:
+            return None
+        i = bisect_right(buckets, bucket)
+        if i in (0, len(buckets)):
+            return self.buckets[buckets[max(0, i - 1)]][n].seconds
+        below, above = buckets[i - 1], buckets[i]
+        share = (2.0**bucket - 2.0**below) / (2.0**above - 2.0**below)
+        return self.buckets[below][n].seconds * (1 - share) + self.buckets[above][n].seconds * share
+
+
+class PassCosts:
+    """Seconds of one forward pass of one model.
+    table: measured seconds by context length and rows; one row must be measured somewhere.
+    noise: timing jitter, the ratio between measurements of the same pass; 1 is none.
+    samples: numbers of measurements in the shape of the table; None means many.
+    Raises UsageError for impossible costs, and for two context lengths in one bucket. An expensive cell is
+    avoided and so never corrected: after OVERDUE_PASSES it is tried again (goodput.py)."""
+
+    def __init__(
+        self, table: Table, noise: float = 1.0, samples: Mapping[int, Mapping[int, int]] | None = None
+    ) -> None:
+        _require_costs(table, noise, samples)
+        self.timing_jitter = float(noise)
+        self._cells = CostCells(self.timing_jitter)
+        self._depth: dict[int, int] = {}  # context length by bucket
+        for depth in sorted(depth for depth, cells in table.items() if cells):
+            bucket = context_bucket(depth)
+            if bucket in self._depth:
+                raise UsageError(
+                    f"the depths {self._depth[bucket]} and {depth} are too much alike: keep a factor of two"
+                )
+            self._depth[bucket] = depth
+            self._cells.buckets[bucket] = {
+                n: CostCell(float(s), MAX_CELL_SAMPLES if samples is None else samples[depth][n])
+                for n, s in table[depth].items()
+            }
+        self._pace = 1.0
+        self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_PASSES)
+        self._implied: deque[float] = deque(maxlen=PACE_WINDOW)  # log pace implied by the last passes
+        self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; extended as needed
+        self._observed = 0
+        self._index()
+
+    def _index(self) -> None:
+        self.rows = self._cells.rows
+        self.max_batch_tokens = self.rows[-1]
+        self.depths: tuple[int, ...] = tuple(self._depth[bucket] for bucket in sorted(self._depth))
+        self._curves.clear()
+
+    @property
+    def table(self) -> dict[int, dict[int, float]]:
+        """Seconds by context length and rows, as measured and updated."""
+        return {
+            depth: {n: cell.seconds * self._pace for n, cell in sorted(self._bucket(depth).items())}
+            for depth in self.depths
+        }
+
+    def _bucket(self, depth: int) -> dict[int, CostCell]:
+        return self._cells.buckets.get(context_bucket(depth), {})
+
+    def seconds(self, rows: int, depth: int) -> float:
+        """Return the cost of a pass over `rows` after `depth` tokens.
+        Rows that were not measured cost as much as the next larger number, to which a pass can be padded."""
+        return self._curve(context_bucket(depth), rows)[rows] * self._pace
+
+    def curve(self, limit: int, depth: int) -> list[float]:
+        """Return the seconds of 0 to `limit` rows."""
+        pace, shape = self.pace_factor(limit, depth)
+        return [s * pace for s in shape[: limit + 1]]
+
+    def pace_factor(self, limit: int, depth: int) -> tuple[float, list[float]]:
+        """Return the pace and the curve at pace 1, which may be longer and must not be changed."""
+        return self._pace, self._curve(context_bucket(depth), limit)
+
+    def _curve(self, bucket: int, limit: int) -> list[float]:
+        curve = self._curves.get(bucket)
+        if curve is None or len(curve) <= limit:
+            curve = self._curves[bucket] = self._cells.curve(bucket, limit)
+        return curve
+
+    def update(self, rows: int, depth: int, seconds: float) -> None:
+        """Learn from one real pass; implausible times are ignored."""
+        if not is_valid_seconds(seconds) or rows < 1:
+            return
+        self._observed += 1
+        bucket, recent = context_bucket(depth), self._recent
+        cells, key = self._cells.buckets.get(bucket, {}), (bucket, rows)
+        cell, single = cells.get(rows), cells.get(1)
+        if cell is None or self.is_overdue(rows, depth):
+            self._collect(key, depth, seconds / self._pace)
+            return
+        if single is not None and cell.seconds > MAX_INVERSION * rows * single.seconds:
+            cell.seconds, cell.samples = rows * single.seconds, 1  # no pass costs that: it is not known
+        implied = math.log(seconds / cell.seconds)
+        pace, samples = math.log(self._pace), cell.samples
+        off = implied - pace
+        if samples >= TRUSTED_SAMPLES:  # an uncertain cell does not show the pace
+            self._implied.append(implied)
+            outcome = sorted(self._implied)[len(self._implied) // 2]
+            pace += PACE_WEIGHT * (outcome - pace)
+            self._pace = math.exp(pace)
+            # The part explained by the change of pace does not count against the cell.
+            off = implied - max(min(outcome, pace), min(max(outcome, pace), implied))
+        # If all recent passes have one size, a slower machine and a slower size look the same.
+        share = recent.count(key) / len(recent) if recent else 1.0
+        weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a plain mean at first
+        off = max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off))
+        cell.seconds *= math.exp(weight * (1.0 - share) * off)
+        cell.samples, cell.last_pass = samples + 1, self._observed
+        recent.append(key)
+        if self._observed % CURVE_REFRESH_UPDATES == 0 or samples <= UNSETTLED_SAMPLES:
+            self._curves.clear()
+
+    def is_overdue(self, rows: int, depth: int) -> bool:
+        """Return whether the last such pass is too long ago; never for a single row, the reference."""
+        cell = self._bucket(depth).get(rows)
+        return rows > 1 and self._observed - (cell.last_pass if cell else 0) > OVERDUE_PASSES
+
+    def _collect(self, key: tuple[int, int], depth: int, seconds: float) -> None:
+        """Collect passes of an unknown or overdue cell; MIN_OBSERVATIONS create or replace it."""
+        pending = self._pending.setdefault(key, [])
+        pending.append(seconds)
+        if len(pending) == MIN_OBSERVATIONS:
+            del self._pending[key]
+            bucket, rows = key
+            cells, measured = self._cells.buckets.setdefault(bucket, {}), median(pending)
+            if rows not in cells or abs(math.log(measured / cells[rows].seconds)) > MAX_LOG_DEVIATION:
+                cells[rows] = CostCell(measured, MIN_OBSERVATIONS)
+            cells[rows].last_pass = self._observed
+            self._depth.setdefault(bucket, depth)
+            self._index()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table for JSON, with None for unknown cells."""
+        self._curves.clear()  # so that a copy that is read back agrees with this object
+        cells = [[self._bucket(depth).get(n) for n in self.rows] for depth in self.depths]
+        return {
+            "rows": list(self.rows),
+            "depths": list(self.depths),
+            "seconds": [[cell and cell.seconds * self._pace for cell in line] for line in cells],
+            "samples": [[cell and cell.samples for cell in line] for line in cells],
+            "noise": self.timing_jitter,
+        }
+
+    @classmethod
+    def read(cls, value: Any) -> PassCosts:
+        """Read the output of `as_dict`; samples and noise are optional. Raises UsageError for other data."""
+
+        def by_cell(lines: Any) -> dict[int, dict[int, Any]]:
+            rows = value["rows"]
+            cells = [{n: x for n, x in zip(rows, line, strict=True) if x is not None} for line in lines]
+            return dict(zip(value["depths"], cells, strict=True))
+
+        try:
+            counts = value.get("samples")
+            return cls(by_cell(value["seconds"]), value.get("noise", 1.0), counts and by_cell(counts))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UsageError(NO_CURVE) from error
+
+    @classmethod
+    def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> PassCosts:
+        """Return an artificial curve: `seconds`, plus `per_row` for every row beyond the first."""
+        return cls({MIN_CONTEXT_BUCKET: {n: seconds + per_row * (n - 1) for n in range(1, rows + 1)}})
+
+
+def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
+    """Raise UsageError for impossible measurements."""
+    numbers = [(n, s) for cells in table.values() for n, s in cells.items()]
+    counts = [k for some in (samples or {}).values() for k in some.values()]
+    if not all(isinstance(n, int) and 1 <= n <= MAX_TABLE_ROWS and is_valid_seconds(s) for n, s in numbers):
+        raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MAX_TABLE_ROWS:,} rows")
+    if all(n != 1 for n, _ in numbers):
+        raise UsageError("what a pass of one row costs is missing: measure again (paceline doctor)")
+    if not all(isinstance(k, int) and k >= 1 for k in (*table, *counts)) or not 1 <= noise <= MAX_SECONDS:
+        raise UsageError("costs need depths, samples and noise from 1: measure again (paceline doctor)")
+
+
+@dataclass
+class DecodingCosts:
+    """The costs of decoding.
+    target, draft: pass costs of the two models.
+    step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown.
+    is_reliable: false once passes took far longer than known, which the next process must not learn."""
+
+    target: PassCosts
+    draft: PassCosts | None = None
+    step: float = 0.0
+    is_reliable: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        draft = None if self.draft is None else self.draft.as_dict()
+        return {"target": self.target.as_dict(), "draft": draft, "step": self.step}
+
+    @classmethod
+    def read(cls, value: Any) -> DecodingCosts:
+        """Read the output of `as_dict`. Raises UsageError for anything else."""
+        if not isinstance(value, Mapping) or "target" not in value:
+            raise UsageError(NO_CURVE)
+        draft, step = value.get("draft"), value.get("step", 0.0)
+        if type(step) not in (int, float) or not 0 <= step <= MAX_SECONDS:
+            raise UsageError(f'no cost curve: its "step" is {step!r}, not seconds')
+        return cls(
+            PassCosts.read(value["target"]), None if draft is None else PassCosts.read(draft), float(step)
+        )

@@ -1,0 +1,261 @@
+"""The gains and losses of drafting: by drafter, by request, and as a summary for people.
+
+A loss limit bounds what a request can lose whatever the predictions: a share of its plain decoding time, one
+pass, and a part of all savings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from paceline.speculative.policy.acceptance import AcceptanceModel, Recent
+from paceline.speculative.policy.costs import PassCosts
+from paceline.speculative.policy.speedup_formulas import break_even
+
+CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of steps
+CALL_TIME_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
+# Outcomes that an expected gain is the mean of: at first an optimistic prior, so that drafters are tried.
+PRIOR_OUTCOMES, MAX_OUTCOMES = 8, 64
+TRIAL_CALLS = 4  # calls before a drafter is judged, which measure the time of a call
+MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
+
+# The loss limit of a request: a share of its plain time, plain passes, and a share of all savings so far.
+MAX_LOSS_SHARE, FREE_PASSES, SAVINGS_AT_RISK = 0.02, 1.0, 0.1
+
+MIN_OUTCOMES = 20  # for a measured acceptance
+MAX_SHOWN_ROWS = 16  # largest pass considered for a reason
+USUAL_DRAFTING_SHARE = 0.5  # of the steps; no reason is given above it
+MAX_ACCEPTANCE = 0.95  # hardly any draft reaches it
+
+
+def confidence_level(reach_probability: float) -> int:
+    """Return the kind of step, by the likeliest guess before the drafter is called."""
+    return sum(reach_probability > edge for edge in CONFIDENCE_LEVELS)
+
+
+@dataclass
+class DrafterValue:
+    """The expected gain and time of calling one drafter.
+    tokens: gain of a call in tokens, by confidence level; outcomes: the number of outcomes in each mean.
+    seconds: time of a call; level_seconds: time per computed level of depth.
+    credit: seconds saved up for a trial call of a drafter that does not seem to pay."""
+
+    tokens: list[float] = field(default_factory=lambda: [1.0] * (len(CONFIDENCE_LEVELS) + 1))
+    outcomes: list[int] = field(default_factory=lambda: [PRIOR_OUTCOMES] * (len(CONFIDENCE_LEVELS) + 1))
+    seconds: float = 0.0
+    level_seconds: float = 0.0
+    calls: int = 0
+    credit: float = 0.0
+
+    def add_credit(self, seconds: float) -> None:
+        """Save up a share of the elapsed seconds."""
+        self.credit = min(self.credit + MAX_PROBING_SHARE * seconds, self.seconds)
+
+    def should_call(self, confidence: int, rate: float) -> bool:
+        """Return whether a call should pay, or is due as a trial, which this call counts as.
+        confidence: see `confidence_level`. rate: tokens that a second has to bring."""
+        if self._pays(confidence, rate):
+            return True
+        if self.credit < self.seconds:
+            return False
+        self.credit = 0.0
+        self.outcomes[confidence] = min(self.outcomes[confidence], PRIOR_OUTCOMES)  # to show a change soon
+        return True
+
+    def is_due(self, confidence: int, rate: float) -> bool:
+        """Return what `should_call` would."""
+        return self._pays(confidence, rate) or self.credit >= self.seconds
+
+    def _pays(self, confidence: int, rate: float) -> bool:
+        return self.calls < TRIAL_CALLS or self.tokens[confidence] > rate * self.seconds
+
+    def update(
+        self, confidence: int, tokens: float, seconds: float, levels: int, has_prefill: bool = False
+    ) -> float:
+        """Learn from a call and return the seconds that count.
+        has_prefill: the call began with a long prefill, so that its time is not typical."""
+        if not has_prefill:
+            if self.calls:
+                seconds = min(seconds, 4 * self.seconds)  # limits the effect of a hiccup
+            share = max(CALL_TIME_WEIGHT, 1 / (1 + self.calls))
+            self.seconds += share * (seconds - self.seconds)
+            self.level_seconds += share * (seconds / max(1, levels) - self.level_seconds)
+            self.calls += 1
+        # Close to a plain mean: most calls gain nothing, and a run of those must not exclude the drafter.
+        self.outcomes[confidence] += self.outcomes[confidence] < MAX_OUTCOMES
+        self.tokens[confidence] += (tokens - self.tokens[confidence]) / self.outcomes[confidence]
+        return seconds
+
+
+@dataclass
+class DrafterLedger:
+    """What is known of all drafters.
+    draft_costs: pass costs of the draft model, if known.
+    values: by drafter. sampling: drafters whose drafts must be verified whole.
+    saved_seconds: by all drafts.
+    calls: requests of the current pass by drafter."""
+
+    acceptance: AcceptanceModel
+    clock: Callable[[], float]
+    draft_costs: PassCosts | None = None
+    values: dict[str, DrafterValue] = field(default_factory=dict)
+    sampling: set[str] = field(default_factory=set)
+    saved_seconds: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def credit(self, plain_seconds: float) -> float:
+        """Return the seconds that a request may lose beyond its share. plain_seconds: its part of a pass."""
+        return FREE_PASSES * plain_seconds + SAVINGS_AT_RISK * max(0.0, self.saved_seconds)
+
+
+@dataclass(slots=True)
+class DrafterCall:
+    """The last call of a drafter in the current proposal; drafter is "" if it has ended, or there was none.
+    since: time of the call.
+    gain: gain of the draft before the call, in tokens.
+    confidence: see `confidence_level`.
+    has_prefill: the call begins with a long prefill.
+    levels: levels of depth computed so far.
+    minus_reach: negated reach probabilities of the drafted nodes, ascending."""
+
+    drafter: str = ""
+    since: float = 0.0
+    gain: float = 0.0
+    confidence: int = 0
+    has_prefill: bool = False
+    levels: int = 0
+    minus_reach: list[float] = field(default_factory=list)
+
+
+@dataclass
+class LossLedger:
+    """The gains and losses of one request.
+    drafters: shared by all requests.
+    recent_acceptance: by drafter.
+    lost_seconds: time of drafts beyond what they saved.
+    plain_seconds: time of the prompt, and of plain decoding of the same tokens.
+    missed_seconds: time a drafter with pending tokens might have saved since its last call.
+    is_limited: the current pass began beyond the loss limit.
+    is_refused: a drafter was not called in the current pass.
+    call: of a drafter, in the current pass."""
+
+    drafters: DrafterLedger
+    recent_acceptance: Recent = field(default_factory=dict)
+    lost_seconds: float = 0.0
+    plain_seconds: float = 0.0
+    missed_seconds: float = 0.0
+    is_limited: bool = False
+    is_refused: bool = False
+    call: DrafterCall = field(default_factory=DrafterCall)
+
+    def begin_pass(self, credit: float) -> None:
+        self.is_limited, self.is_refused, self.call = self.exceeds(credit), False, DrafterCall()
+
+    def end_call(self, now: float, gain: float) -> None:
+        """Record the result of the current call, if any. gain: of the draft now."""
+        call, drafters = self.call, self.drafters
+        if call.drafter:
+            gained, seconds = gain - call.gain, (now - call.since) / drafters.calls[call.drafter]
+            value = drafters.values[call.drafter]
+            self.lose(value.update(call.confidence, gained, seconds, call.levels, call.has_prefill))
+            call.drafter = ""
+
+    def lose(self, seconds: float) -> None:
+        """Record the loss of a draft; negative if it saved time."""
+        self.lost_seconds += seconds
+        self.drafters.saved_seconds -= seconds
+
+    def exceeds(self, credit: float) -> bool:
+        """Return whether the loss exceeds its share of the plain time plus `credit` seconds."""
+        return self.lost_seconds > MAX_LOSS_SHARE * self.plain_seconds + credit
+
+
+@dataclass(frozen=True)
+class BreakEvenReason:
+    """The reason why drafts do not pay.
+    rows, ratio: the cost of verifying so many rows, relative to one row.
+    break_even: the acceptance at which drafts neither gain nor lose; None if none suffices.
+    measured: the acceptance the likeliest unverified guesses would have had; None if unknown."""
+
+    rows: int
+    ratio: float
+    break_even: float | None
+    measured: float | None
+
+    @property
+    def never(self) -> bool:
+        return self.break_even is None or self.break_even > MAX_ACCEPTANCE
+
+    def __str__(self) -> str:
+        value = f"{self.rows} rows cost {self.ratio:.1f}x one here"
+        if self.break_even is None:
+            value += ", more than so many tokens decoded singly"
+        else:
+            value += f"; break-even acceptance {self.break_even:.2f}"
+            if self.measured is not None:
+                value += f", measured there {self.measured:.2f}"
+        return f"{value} (paceline doctor -m MODEL --refresh measures that anew)" if self.never else value
+
+
+def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
+    """Return the reason for the rows that need the least acceptance. curve: seconds by rows, from 0."""
+    ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
+    known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
+    rows = min(known, key=known.__getitem__) if known else 2
+    return BreakEvenReason(rows, ratios[rows], known.get(rows), measured)
+
+
+@dataclass
+class DraftingSummary:
+    """Counts of the steps of all requests.
+    silent: steps without a guess.
+    declined: steps at which no guess was worth making or verifying.
+    refused: declined steps at which a drafter was not called, as its calls cost more than they save.
+    braked: declined steps at which earlier drafts had lost too much.
+    reason: the least acceptance that would pay.
+    left_out: steps with guesses of which none was verified.
+    was_right: those among them whose likeliest guess would have been accepted."""
+
+    steps: int = 0
+    silent: int = 0
+    declined: int = 0
+    reason: BreakEvenReason | None = None
+    refused: int = 0
+    braked: int = 0
+    left_out: int = 0
+    was_right: int = 0
+
+    def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
+        """Return a copy with the reason by current costs."""
+        measured = self.was_right / self.left_out if self.left_out >= MIN_OUTCOMES else None
+        return replace(self, reason=break_even_reason(costs.curve(MAX_SHOWN_ROWS, depth), measured))
+
+    @property
+    def why(self) -> str:
+        """One line of explanation if most steps were not drafted for, else ""."""
+        off = self.silent + self.declined
+        if not self.steps or off < USUAL_DRAFTING_SHARE * self.steps:
+            return ""
+        message = f"plain decoding at {off / self.steps:.0%} of the steps"
+        if self.silent > self.declined:
+            return f"{message}: no drafter had a guess at {self.silent / self.steps:.0%}"
+        if max(self.braked, self.refused) < USUAL_DRAFTING_SHARE * self.declined:
+            return f"{message}: {self.reason}"
+        if self.braked >= self.refused:
+            cause = "drafting" if off < self.steps else "looking for drafts"  # nothing was verified
+            return f"{message}: {cause} has cost more time than it saved, and pauses to make up for it"
+        return f"{message}: calling the drafter costs more time than its guesses save"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "silent": self.silent,
+            "declined": self.declined,
+            "refused": self.refused,
+            "braked": self.braked,
+            "why": self.why,
+            "reason": None if self.reason is None else asdict(self.reason),
+        }
