@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.backends.interface import Backend
@@ -19,8 +18,7 @@ from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import encode_chat
-from paceline.text.grammar_check import parse_grammar
-from paceline.text.grammar_source import Schema
+from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support
@@ -57,9 +55,8 @@ class LLM:
         self.corpora = corpora  # of the drafter, for further drafters
         self.policy = policy or FixedPolicy(drafting.budget)
         self._closing: list[Callable[[], None]] = []
-        self.engine = InferenceEngine(
-            target, drafter, self.policy, rule=drafting.verify, remembered=remembered
-        )
+        rule = drafting.verify
+        self.engine = InferenceEngine(target, drafter, self.policy, rule=rule, remembered=remembered)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Register a function that `close` calls before it frees the models."""
@@ -131,9 +128,8 @@ class LLM:
     @cached_property
     def visible_control_tokens(self) -> Mapping[int, bytes]:
         """The argument `spelled` of `stream` for an answer that is parsed for tool calls."""
-        return tool_formats.visible_control_tokens(
-            self.target.text, self.target.vocab, self.tool_support.format
-        )
+        form = self.tool_support.format
+        return tool_formats.visible_control_tokens(self.target.text, self.target.vocab, form)
 
     def stream(
         self,
@@ -263,7 +259,5 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,8 +16,7 @@ from paceline.server.service import ServerLimits, ServingEngine
 from paceline.speculative.errors import TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.text import grammar
-from paceline.text.grammar_check import GrammarChecker
-from paceline.text.grammar_source import GrammarSource, from_pattern, from_schema
+from paceline.text.grammar_source import GrammarChecker, GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, WIDE, chain
 from serving import LONG, Gate, Served, serving, submit, until
 

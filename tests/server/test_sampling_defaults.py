@@ -15,7 +15,7 @@ from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING
-from paceline.text.default_sampling import chat_sampling
+from paceline.text.chat_template import chat_sampling
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ NESTED = "{% set ns = namespace(a=[1, 1]) %}{% for i in range(40) %}{% set ns.a 
 def test_a_template_sees_messages_tokens_and_the_generation_prompt() -> None:
     template = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m.content }}{% endfor %}"
     template += "{% if add_generation_prompt %}[assistant]{% endif %}{{ eos_token }}"
-    assert render(template, HI, bos="<s>", eos="</s>") == "<s>[user] <hi>[assistant]</s>"
+    assert render(template, HI, bos_token="<s>", eos_token="</s>") == "<s>[user] <hi>[assistant]</s>"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 
 from paceline.speculative.errors import PacelineError, TooSlowError, UsageError
 from paceline.text import worker_process
-from paceline.text.grammar_check import GrammarChecker
-from paceline.text.grammar_source import GrammarSource, from_pattern, from_schema
+from paceline.text.grammar_source import GrammarChecker, GrammarSource, from_pattern, from_schema
 from schemas import ENDLESS, SLOW, chain
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.text.grammar_check import parse_grammar
-from paceline.text.grammar_source import from_pattern, from_schema
+from paceline.text.grammar_source import from_pattern, from_schema, parse_grammar
 
 SCHEMA = {
     "type": "object",

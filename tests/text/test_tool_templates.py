@@ -87,7 +87,7 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dic
             theirs = render_jinja_template([messages], given, **told)[0][0]
         else:
             theirs = tokenizer.apply_chat_template(messages, tools=given, **told)
-        ours = render(TEMPLATES[name], messages, given, variables, bos="<s>", eos="</s>")
+        ours = render(TEMPLATES[name], messages, given, **variables, bos_token="<s>", eos_token="</s>")
         assert ours == theirs
         assert ("time_now" in ours) == (given is not None)
 
@@ -115,8 +115,8 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         turns = json.loads(json.dumps(turns).replace("functions.time_now:1", "abcdefgh1"))
     messages, tools = taken(name, turns)
     template = TEMPLATES[name]
-    prompt = render(template, messages[:1], tools, bos="<s>", eos="</s>")
-    whole = render(template, messages, tools, {"add_generation_prompt": False}, bos="<s>", eos="</s>")
+    prompt = render(template, messages[:1], tools, bos_token="<s>", eos_token="</s>")
+    whole = render(template, messages, tools, add_generation_prompt=False, bos_token="<s>", eos_token="</s>")
     assert whole.startswith(prompt)
     written = whole[len(prompt) :]
     for end in ENDS:

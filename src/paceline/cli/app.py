@@ -1,7 +1,4 @@
-"""The command line. Data goes to stdout, everything else to stderr.
-
-Exit codes: 0 success; 1 runtime error; 2 usage; 3 not lossless, or (check) the draft does not fit;
-129 SIGHUP; 130 Ctrl-C; 141 stdout closed; 143 SIGTERM."""
+"""The command line. Data goes to stdout, everything else to stderr. options.EPILOG has the exit codes."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,10 +132,7 @@ def _run(
     from paceline.report.bench import write
 
     with Interrupts() as interrupts:
-
-        def watch(work: Mapping[str, int]) -> AbstractContextManager[Any]:
-            return progress(work, interrupts)
-
+        watch = partial(progress, interrupts=interrupts)
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
     print_record(record.as_dict(), as_json, write)
     return outcome(record)

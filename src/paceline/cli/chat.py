@@ -9,11 +9,9 @@ from typing import Annotated, Any
 from paceline.cli import groups, options
 from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, first_messages
 from paceline.cli.groups import with_option_groups
-from paceline.cli.interrupts import Interrupts, PendingInterrupt
+from paceline.cli.interrupts import Interrupts, PendingInterrupt, on_interrupt
 from paceline.cli.options import GENERATION, option
 from paceline.cli.references import base_model, resolve_models
-
-DEFAULT_MODEL = "zoo:smollm2"
 
 
 @with_option_groups(
@@ -43,14 +41,14 @@ def chat(
     40, 0.95 and 0.05; --temp 0 is greedy."""
     initial_messages = first_messages(system, messages)
     sampling, given = sampling
-    models = replace(models, target=models.target or DEFAULT_MODEL)
+    models = replace(models, target=models.target or "zoo:smollm2")
     loading = resolve_models(groups.with_drafting(models, drafters, drafting, **memory))
 
     from paceline.cli.chatting import ChatLoop, note
-    from paceline.cli.lines import read_piped_messages, read_typed_messages
+    from paceline.cli.texts import read_piped_messages, read_typed_messages
     from paceline.loading import load_options
     from paceline.system.home import home
-    from paceline.text.default_sampling import chat_sampling
+    from paceline.text.chat_template import chat_sampling
 
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
@@ -71,6 +69,6 @@ def chat(
         if not terminal:
             return loop.run(read_piped_messages())
         note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
-        with early:
+        with on_interrupt(early.note):
             loop.run(read_typed_messages(home() / "chat_history", note, early.forget))
     return 0

@@ -16,9 +16,9 @@ from paceline.api import LLM
 from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
-from paceline.cli.lines import strip_block_quotes
 from paceline.cli.output import with_typed_names
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
+from paceline.cli.texts import strip_block_quotes
 from paceline.report import where
 from paceline.report.sources import SourceMarks
 from paceline.report.table import details, summary

@@ -51,9 +51,9 @@ class Completion:
         *,
         as_json: bool,
         show_sources: bool,
-        show_stats: bool = False,
-        recorder: Recorder | None = None,
-        chat: bool = False,
+        show_stats: bool,
+        recorder: Recorder | None,
+        chat: bool,
     ) -> None:
         if recorder is not None:
             recorder.begin(llm.target.vocab, llm.target.name)
@@ -158,9 +158,8 @@ class Completion:
             if generation.complete is False:
                 print_note("the text is cut short of what the grammar asks for")
             if not generation.text.strip() and generation.stop_reason is not None:
-                print_note(
-                    "the text is empty: the model ended it at once (--ignore-eos goes on), or --stop did"
-                )
+                at_once = "the model ended it at once (--ignore-eos goes on), or --stop did"
+                print_note(f"the text is empty: {at_once}")
         record = as_record(generation) | self._logprobs(generation)
         return record if self._marks is None else record | {"sources": sources}
 

@@ -81,10 +81,8 @@ class Conversation:
     @property
     def system(self) -> str | None:
         """The system prompt, if there is one."""
-        for message in self.messages[:1]:
-            if message["role"] == "system":
-                return message["content"]
-        return None
+        first = self.messages[0] if self.messages else {"role": ""}
+        return first["content"] if first["role"] == "system" else None
 
     @system.setter
     def system(self, text: str) -> None:
@@ -114,10 +112,8 @@ class Conversation:
         tokens = self._encoded(self._hidden)
         if len(tokens) + min(MIN_ANSWER_TOKENS, n_ctx // 4) <= n_ctx:
             return tokens, 0
-        after_system = self.messages[self.system is not None :]
-        turns = [
-            at for at in range(self._hidden + 1, len(after_system)) if after_system[at]["role"] == "user"
-        ]
+        later = self.messages[self.system is not None :]
+        turns = [at for at in range(self._hidden + 1, len(later)) if later[at]["role"] == "user"]
         for dropped, hidden in enumerate(turns, 1):
             shorter = self._encoded(hidden)
             if len(shorter) <= n_ctx // 2 or (hidden == turns[-1] and len(shorter) <= n_ctx):

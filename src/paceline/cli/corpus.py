@@ -69,10 +69,8 @@ def build(
     selected = [kind.strip() for kind in kinds.split(",")]
     texts = Sources(paths, logs, sources["globs"] or [], not sources["answers_only"])
     with Interrupts() as interrupts, closing(open_tokenizer(tokenizer or zoo.target_path())) as model:
-        phase = partial(progress, interrupts=interrupts)
-        corpus, skipped = build_corpus(
-            name, texts, model, selected, force=force, phase=phase, check=interrupts.check
-        )
+        watch: Any = {"phase": partial(progress, interrupts=interrupts), "check": interrupts.check}
+        corpus, skipped = build_corpus(name, texts, model, selected, force=force, **watch)
     for reason, n in skipped.counts.items():
         print_note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")
     print_record(_record(corpus), as_json, _write)
@@ -93,18 +91,13 @@ def list_corpora(as_json: options.AsJson = False) -> None:
     if as_json:
         print_json(records)
         return
-    rows = [
-        (it["name"], "", "", "", it["error"])
-        if "error" in it
-        else (
-            it["name"],
-            count(it["tokens"], "token"),
-            f"{it['size'] / 1e6:,.1f} MB",
-            ",".join(it["kinds"]),
-            f"{it['model']}, {it['created'][:10]}",
-        )
-        for it in records
-    ]
+    rows = []
+    for it in records:
+        length, size, kinds, about = "", "", "", it.get("error")
+        if about is None:
+            length, size = count(it["tokens"], "token"), f"{it['size'] / 1e6:,.1f} MB"
+            kinds, about = ",".join(it["kinds"]), f"{it['model']}, {it['created'][:10]}"
+        rows.append((it["name"], length, size, kinds, about))
     if rows:
         write_table(("name", "length", "size", "kinds", "tokenizer and date"), rows, sys.stdout)
     else:

@@ -83,15 +83,9 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         for model in (llm.target, llm.draft)
     )
     settings, run = llm.target.settings, None
-    evidence = gathering.evidence_of_models(
-        hardware,
-        target,
-        draft,
-        DecodingCosts.read(record),
-        next(iter(record["doubts"].values()), ""),
-        threads=settings["threads"],
-        gpu_layers=settings.get("gpu_layers", 0),
-    )
+    costs, doubt = DecodingCosts.read(record), next(iter(record["doubts"].values()), "")
+    used = {"threads": settings["threads"], "gpu_layers": settings.get("gpu_layers", 0)}
+    evidence = gathering.evidence_of_models(hardware, target, draft, costs, doubt, **used)
     if llm.draft is not None:
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {

@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 
 from paceline.system.leaving import exit_now
 
@@ -21,13 +22,18 @@ _ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if ha
 
 
 @contextmanager
-def raise_on_interrupt() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, for work that waits in Python only."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def on_interrupt(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let Ctrl-C call `handler`, as long as no `Interrupts` is entered."""
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def raise_on_interrupt() -> AbstractContextManager[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, for work that waits in Python only."""
+    return on_interrupt(signal.default_int_handler)
 
 
 def install_exit_handlers() -> None:
@@ -94,20 +100,12 @@ class Interrupts:
 
 
 class PendingInterrupt:
-    """A context in which Ctrl-C only sets `pressed`, as long as no `Interrupts` is entered."""
+    """Ctrl-C before an answer has begun, for `on_interrupt(pending.note)`."""
 
-    def __init__(self) -> None:
-        self.pressed = False
+    pressed = False
 
     def forget(self) -> None:
         self.pressed = False
 
-    def _note(self, _number: int, _frame: object) -> None:
+    def note(self, _number: int, _frame: object) -> None:
         self.pressed = True
-
-    def __enter__(self) -> PendingInterrupt:
-        self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)

@@ -18,11 +18,9 @@ EPILOG = (
     "--verbose also prints the file and hash of each model.\n\n"
     "Settings can also be given in the environment, as PACELINE_ and an option's long name in capitals "
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
-    "unset a flag."
-    "\n\n"
+    "unset a flag.\n\n"
     "Exit codes: 0; 1 runtime error; 2 usage; 3 drafted output is not the plain output, or (check) the draft "
-    "does not fit; "
-    "130 Ctrl-C; 141 stdout was closed."
+    "does not fit; 130 Ctrl-C; 141 stdout was closed."
 )
 if TYPE_CHECKING:
     from paceline.speculative.sampling import Sampling
@@ -46,11 +44,9 @@ def option(
     maximum: float | None = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Return a typer option.
+    """Return a typer option. names: such as "-n --n-predict".
 
-    names: the names, such as "-n --n-predict".
-    env: True if the long name's environment variable sets the option, too.
-    minimum, maximum: the smallest and the largest number accepted."""
+    env: True if the long name's environment variable sets the option, too."""
     return typer.Option(
         *names.split(),
         envvar=variable(names.split()[-1]) if env else None,
@@ -130,8 +126,7 @@ def require_command(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def command_group(help: str) -> typer.Typer:  # noqa: A002
+def command_group(help: str, **more: Any) -> typer.Typer:  # noqa: A002
     """Return a command that only has subcommands."""
-    return typer.Typer(
-        rich_markup_mode=None, callback=require_command, invoke_without_command=True, help=help
-    )
+    more |= {"callback": require_command, "invoke_without_command": True}
+    return typer.Typer(rich_markup_mode=None, help=help, **more)

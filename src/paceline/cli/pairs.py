@@ -80,11 +80,9 @@ def pairs(
         notes = dict.fromkeys(inventory.notes)  # each once, in order
         candidates = _candidates(facts, inventory, notes.setdefault)
         n_ctx = engine.n_ctx or min(facts.n_ctx or MAX_CONTEXT, MAX_CONTEXT)
-        question = AdviceRequest(task, n_ctx, engine.cache_type)
+        wanted = AdviceRequest(task, n_ctx, engine.cache_type)
         n_measured = MEASURED_DRAFTS if measure else 0
-        advice = _advise(
-            facts, candidates, question, engine, history, n_measured, notes.setdefault, interrupts
-        )
+        advice = _advise(facts, candidates, wanted, engine, history, n_measured, notes.setdefault, interrupts)
     advice["target"]["reference"] = target
     advice["kinds"] = what_fits(header_traits(resolved(str(target))))
     _print(advice, list(notes), as_json)

@@ -80,11 +80,8 @@ def progress(
     work: the number of steps of each kind, or UNKNOWN."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bars(*columns) as drawing:
-        tasks = {
-            kind: drawing.add_task(kind, total=None if n == UNKNOWN else n, start=False)
-            for kind, n in work.items()
-            if n
-        }
+        totals = {kind: None if n == UNKNOWN else n for kind, n in work.items() if n}
+        tasks = {kind: drawing.add_task(kind, total=n, start=False) for kind, n in totals.items()}
         interrupts.defer_first()
 
         def tick(kind: str) -> None:

@@ -82,10 +82,9 @@ def replay(
         traces = read_traces(files, text, limit, interrupts, template=replayed["chat_template"])
         draft = None
         if model_draft is not None:
-            draft = open_engine(
-                Path(model_draft), n_ctx=models.engine.n_ctx, threads=choose_threads(threads), sessions=1
-            )
-            stack.callback(draft.close)
+            n_ctx, n_threads = models.engine.n_ctx, choose_threads(threads)
+            engine = open_engine(Path(model_draft), n_ctx=n_ctx, threads=n_threads, sessions=1)
+            draft = stack.enter_context(closing(engine))
         vocab = vocabulary(text, traces, draft)
         context = ReplayContext(
             vocab, None if text is None else text.text, Corpora.find(corpora or (), vocab), draft, costs

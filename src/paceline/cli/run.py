@@ -85,7 +85,7 @@ def run(
     if logprobs is not None and not as_json:
         raise UsageError("--logprobs: prints with --json only; add it")
     from paceline.speculative.request import GenerationRequest
-    from paceline.text.grammar_check import parse_grammar
+    from paceline.text.grammar_source import parse_grammar
 
     request["stop"] = request["stop"] or []
     # Raises for what no model can do, before one is looked for and loaded.
@@ -109,16 +109,9 @@ def run(
     wants_chat = chat is True or bool(initial_messages)
     with Interrupts() as interrupts, load_options(loading) as llm:
         request |= {"seed": seed, "logprobs": logprobs} | grammar
-        completion = Completion(
-            llm,
-            request,
-            sampling,
-            interrupts,
-            as_json=as_json,
-            recorder=recorder,
-            chat=wants_chat or (chat is None and llm.has_chat_template),
-            **output,
-        )
+        use_chat = wants_chat or (chat is None and llm.has_chat_template)
+        output |= {"as_json": as_json, "recorder": recorder, "chat": use_chat}
+        completion = Completion(llm, request, sampling, interrupts, **output)
         tokens = completion.prompt(text, conversation, wants_chat=wants_chat)
         if seed_is_random and not as_json:
             print_note(options.format_random_seed(seed))

@@ -22,10 +22,7 @@ SERVER = "Server"
 LIMITS = "Limits"
 REPLICAS = "Replicas"
 # Options that the servers of other engines have, too.
-SHARED = frozenset(
-    {"rest", "drafters", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"}
-)
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SHARED = {"rest", "drafters", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"}
 ADDRESS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
@@ -106,9 +103,8 @@ def serve(
         from paceline.settings import Drafting
 
         if engine is None:
-            raise UsageError(
-                f"{(rest or [''])[0]}: arguments after -- are for another engine; name it (--engine)"
-            )
+            first = (rest or [""])[0]
+            raise UsageError(f"{first}: arguments after -- are for another engine; name it (--engine)")
         require_unset(engine, given)
         if len(keys) > 1:
             raise UsageError(f"{engine} takes one API key")
@@ -144,7 +140,7 @@ def serve(
     from paceline.server.security import LOCAL
     from paceline.server.settings import ServerSettings
 
-    local = host in LOOPBACK
+    local = host in LOCAL
     if not local and not keys:
         print_note("no --api-key: whoever reaches this machine can use it")
     replicas = settings.pop("replicas")
@@ -161,8 +157,8 @@ def serve(
         )
     except ValidationError as error:
         wrong = error.errors()[0]
-        message = wrong["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{option_name(str(wrong['loc'][0]))}: {message}") from error
+        name, message = option_name(str(wrong["loc"][0])), wrong["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name}: {message}") from error
     rules = config.rules()
     if replicas is not None:
         if port == 0:
@@ -180,8 +176,7 @@ def serve(
         engine = replace(loading.engine, sessions=config.sessions)
         with load_options(resolve_models(replace(loading, engine=engine))) as llm:
             service, app = config.server(llm, rules)
-            bound_port = listening.getsockname()[1]
-            url = f"http://{f'[{host}]' if ':' in host else host}:{bound_port}"
+            url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             print_note(f"{names[0]} at {url}/v1, a page at {url}/")
             listen.run(app, service, listening, config.shutdown_timeout)
     finally:
@@ -199,9 +194,8 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
     """Raise UsageError for an option of Paceline's server that was given for another engine's."""
     for name, parameter in inspect.signature(serve).parameters.items():
         if name in given and name not in SHARED and given[name] not in (parameter.default, None, []):
-            raise UsageError(
-                f"{option_name(name)} is for Paceline's own server: {engine}'s arguments go after --"
-            )
+            own = f"{option_name(name)} is for Paceline's own server"
+            raise UsageError(f"{own}: {engine}'s arguments go after --")
 
 
 def absolute_path(name: str | Path | None) -> str | Path | None:

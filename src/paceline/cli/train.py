@@ -11,14 +11,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from paceline.cli import options
-from paceline.cli.groups import (
-    LOSSLESS_OPTIONS,
-    OptionGroup,
-    option_table,
-    setting_options,
-    with_option_groups,
-)
+from paceline.cli import groups, options
+from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import print_json, print_note
@@ -32,10 +26,8 @@ KINDS = (
     "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), "
     "pard (a Llama that drafts several tokens in a pass) or confidence (for -md)."
 )
-RENAMED = {
-    **{"max_tokens": "-n --n-predict", "learning_rate": "--lr", "variation": "--tv"},
-    "use_cache": "--cache",
-}
+RENAMED = {"max_tokens": "-n --n-predict", "learning_rate": "--lr", "variation": "--tv"}
+RENAMED |= {"use_cache": "--cache"}
 DATA_OPTIONS = OptionGroup([*option_table(
     DATA,
     ("data", list[Path] | None, None, "--data", "FILE",
@@ -60,7 +52,7 @@ TRAINING_OPTIONS = OptionGroup([*option_table(
 ])  # fmt: skip
 
 
-@with_option_groups(models=LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
+@with_option_groups(models=groups.LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
 def train(
     *,
     kind: Annotated[Kind, argument("KIND", KINDS)],
@@ -105,9 +97,8 @@ def train(
             print_note(f"{name:10}  log loss {found[name]['log_loss']:.3f}, AUC {found[name]['auc']:.3f}")
     else:
         rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
-        print_note(
-            f"acceptance length {found['length']:.2f} on held-out prompts; accepted by position: {rates}"
-        )
+        length = f"acceptance length {found['length']:.2f} on held-out prompts"
+        print_note(f"{length}; accepted by position: {rates}")
     given = ["-m", target] if target else []
     print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given, '-md', card['path']])}")
     typer.echo(card["path"])

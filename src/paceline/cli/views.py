@@ -17,15 +17,10 @@ from paceline.cli.output import print_note
 from paceline.speculative.errors import UsageError
 
 SEARCH = "Search"
-app = typer.Typer(rich_markup_mode=None, short_help="Find parts of a model that draft for it.")
-
-
-@app.callback(invoke_without_command=True)
-def _options(context: typer.Context) -> None:
-    """Parts of a model that draft for it: early exits, and selections of blocks."""
-    options.require_command(context)
-
-
+app = options.command_group(
+    "Parts of a model that draft for it: early exits, and selections of blocks.",
+    short_help="Find parts of a model that draft for it.",
+)
 PLAN_OPTIONS = OptionGroup(option_table(
     SEARCH,
     ("blocks", int, 0, "--blocks", "N", "Blocks to leave out, two a layer; 0 tries several."),

@@ -34,15 +34,11 @@ def list_models(as_json: options.AsJson = False) -> None:
     from paceline.report.models import parameters
     from paceline.report.table import size, write_table
 
-    rows = [
-        (
-            f"zoo:{it['name']}",
-            parameters(it["parameters"]),
-            size(it["size"]) if it["path"] else "-",
-            f"not here: {it['missing']}" if it["missing"] else it["description"],
-        )
-        for it in records
-    ]
+    rows = []
+    for it in records:
+        about = f"not here: {it['missing']}" if it["missing"] else it["description"]
+        file_size = size(it["size"]) if it["path"] else "-"
+        rows.append((f"zoo:{it['name']}", parameters(it["parameters"]), file_size, about))
     write_table(("name", "parameters", "size", "description"), rows, sys.stdout)
 
 

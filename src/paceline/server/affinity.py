@@ -14,7 +14,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from paceline.server.security import App, Message, Receive, Send
+from paceline.server.security import App, Message, Receive, Send, replayed
 
 VARIABLE = "RAY_SERVE_SESSION_ID_HEADER_KEY"  # Ray's: the header that its router reads
 CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"  # Ray's: the function that returns middlewares
@@ -41,10 +41,7 @@ class SessionAffinityMiddleware:
             if body is not None and (name := session_id(body, key)):
                 scope["headers"] = [*scope["headers"], (self._header, name.encode())]
 
-        async def replay() -> Message:
-            return received.popleft() if received else await receive()
-
-        await self._app(scope, replay, send)
+        await self._app(scope, replayed(received, receive), send)
 
     def _needs_session_id(self, scope: Message) -> bool:
         names = {name.lower().replace(b"_", b"-") for name, _ in scope["headers"]}

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -26,7 +25,7 @@ from paceline.server.service import ServingEngine
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import printable
-from paceline.text.default_sampling import chat_sampling
+from paceline.text.chat_template import chat_sampling
 
 PING_SECONDS = 10.0  # without output, after which a stream gets a comment so that it stays open
 LIVE_INTERVAL_SECONDS = 0.5  # between two events of /live
@@ -56,18 +55,15 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def answer(
         request: Request,
         body: schemas.ChatRequest | schemas.CompletionRequest,
-        parse: Callable[[], ParsedRequest],
+        convert: Callable[..., ParsedRequest],
     ) -> Response:
         require_name(body.model)
         try:
-            parsed = await asyncio.to_thread(parse)
+            parsed = await asyncio.to_thread(convert, llm, service.limits, body, request.state.client)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
-        report = body.speculative is not None and body.speculative.report
-        chat = isinstance(body, schemas.ChatRequest)
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
-        model, handles = body.model or names[0], outputs.handles
-        builder = ResponseBuilder(llm, model, chat, body.n, parsed, handles, report=report)
+        builder = ResponseBuilder(llm, body.model or names[0], body, parsed, outputs.handles)
         disconnect = asyncio.ensure_future(wait_for_disconnect(request))
         # A stream waits until its requests are queued: an error before that sets the HTTP status.
         ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all())
@@ -90,22 +86,16 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     def require_name(model: str) -> None:
         if model and model not in names:
-            raise HTTPException(
-                404,
-                f"no model {printable(model)[:200]!r} here; this server has {names[0]!r} (GET /v1/models)",
-            )
+            name = printable(model)[:200]
+            raise HTTPException(404, f"no model {name!r} here; this server has {names[0]!r} (GET /v1/models)")
 
     @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
     async def chat(request: Request, body: schemas.ChatRequest) -> Response:
-        return await answer(
-            request, body, partial(from_chat, llm, service.limits, body, request.state.client)
-        )
+        return await answer(request, body, from_chat)
 
     @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
     async def complete(request: Request, body: schemas.CompletionRequest) -> Response:
-        return await answer(
-            request, body, partial(from_completion, llm, service.limits, body, request.state.client)
-        )
+        return await answer(request, body, from_completion)
 
     @app.get("/v1/models", summary="The model that is served")
     async def models() -> Json:
@@ -277,12 +267,8 @@ async def events(
 async def live_stats_events(service: ServingEngine, name: str) -> AsyncIterator[str]:
     engine = str(service.llm.target.identity().get("engine", ""))
     while not service.problem:
-        counts = {
-            "running": service.running,
-            "sessions": service.sessions,
-            "waiting": service.waiting,
-            "queue": service.limits.queue,
-        }
+        counts = {"running": service.running, "sessions": service.sessions}
+        counts |= {"waiting": service.waiting, "queue": service.limits.queue}
         yield sse_event({"model": name, "engine": engine, **counts, **service.live_stats.state()})
         await asyncio.sleep(LIVE_INTERVAL_SECONDS)
 

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from paceline.api import LLM
@@ -47,16 +48,10 @@ def from_completion(
     prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    fields: dict[str, Any] = {
-        "max_tokens": request.max_tokens,
-        "grammar": response_grammar(request.response_format),
-        "logprobs": request.logprobs,
-        "client": client,
-    }
-    tokens = map(llm.tokens, prompts)
-    return ParsedRequest(
-        [one for prompt in tokens for one in _requests(llm, limits, request, prompt=prompt, **fields)]
-    )
+    most, grammar = request.max_tokens, response_grammar(request.response_format)
+    fields: dict[str, Any] = {"grammar": grammar, "logprobs": request.logprobs, "client": client}
+    groups = (_requests(llm, limits, request, most, llm.tokens(prompt), **fields) for prompt in prompts)
+    return ParsedRequest(list(chain.from_iterable(groups)))
 
 
 def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
@@ -64,10 +59,8 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     if request.top_logprobs is not None and not request.logprobs:
         raise UsageError("top_logprobs: needs logprobs: true")
     if not llm.has_chat_template:
-        raise UsageError(
-            "this model has no chat template, so it cannot chat: use /v1/completions, or serve an instruct "
-            "model"
-        )
+        use = "use /v1/completions, or serve an instruct model"
+        raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
     choice = parse_tool_choice(request.tools, request.tool_choice)
     new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
     if choice.tools:
@@ -78,22 +71,13 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
                 raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
             form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
         new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-    tokens = llm.chat_tokens(
-        request.messages, choice.tools or None, request.chat_template_kwargs, answer=prefix
-    )
+    variables = request.chat_template_kwargs
+    tokens = llm.chat_tokens(request.messages, choice.tools or None, variables, answer=prefix)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    requests = _requests(
-        llm,
-        limits,
-        request,
-        prompt=tokens,
-        max_tokens=most,
-        grammar=grammar,
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        client=client,
-        visible_control_tokens={} if new_parser is None else llm.visible_control_tokens,
-    )
-    return ParsedRequest(requests, new_parser)
+    fields: dict[str, Any] = {"grammar": grammar, "client": client}
+    fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
+    fields["visible_control_tokens"] = {} if new_parser is None else llm.visible_control_tokens
+    return ParsedRequest(_requests(llm, limits, request, most, tokens, **fields), new_parser)
 
 
 def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
@@ -110,9 +94,8 @@ def _requests(
     llm: LLM,
     limits: ServerLimits,
     request: SamplingRequest,
-    *,
-    prompt: Sequence[int],
     max_tokens: int | None,
+    prompt: Sequence[int],
     **fields: Any,
 ) -> list[GenerationRequest]:
     """Return `n` requests. fields: others of GenerationRequest."""
@@ -157,25 +140,20 @@ def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | No
     n_ctx = llm.target.caps.n_ctx
     room = n_ctx - n_prompt + 1
     allowed = min(room, limits.n_predict or room)
-    if most is None:
-        return allowed
+    if most is None or most <= min(n_ctx, limits.n_predict or n_ctx):
+        return allowed if most is None else min(most, allowed)
+    why = f"this server gives answers of at most {limits.n_predict:,}"
     if most > n_ctx:
-        raise UsageError(
-            f"max_tokens {most:,}: the context has {n_ctx:,} tokens, {n_prompt:,} of them the prompt's; "
-            f"ask for at most {allowed:,}"
-        )
-    if limits.n_predict and most > limits.n_predict:
-        raise UsageError(f"max_tokens {most:,}: this server gives answers of at most {limits.n_predict:,}")
-    return min(most, allowed)
+        prompt = f"{n_prompt:,} of them the prompt's"
+        why = f"the context has {n_ctx:,} tokens, {prompt}; ask for at most {allowed:,}"
+    raise UsageError(f"max_tokens {most:,}: {why}")
 
 
 def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:
     """Return the longest draft and the names of the allowed drafters. Raises UsageError for unknown names."""
     speculative = request.speculative
-    if speculative is None:
-        return UNLIMITED, None
-    if not speculative.enabled:
-        return 0, None
+    if speculative is None or not speculative.enabled:
+        return UNLIMITED if speculative is None else 0, None
     n_draft = UNLIMITED if speculative.n_max is None else speculative.n_max
     if speculative.drafters is None:
         return n_draft, None

@@ -27,6 +27,11 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),
 ]
+OWN_MESSAGES = {  # by pydantic's type of the error
+    "extra_forbidden": "this server knows no such field; leave it out",
+    "none_required": "this is not supported here; leave it out",
+    "string_pattern_mismatch": "this is no token id; /tokenize tells the ids of a text",  # schemas.TokenId
+}
 
 
 def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
@@ -39,17 +44,10 @@ def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
 
 def validation_message(error: Mapping[str, Any]) -> str:
     """Return the message of one of pydantic's errors."""
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        return "this server knows no such field; leave it out"
-    if kind == "none_required":
-        return "this is not supported here; leave it out"
-    if kind == "string_pattern_mismatch":  # schemas.TokenId
-        return "this is no token id; /tokenize tells the ids of a text"
-    if kind == "literal_error":
+    if error["type"] == "literal_error":
         given = truncated(repr(error["input"]), 60)
         return f"{given} is not supported here: use {error['ctx']['expected']}"
-    return str(error["msg"]).replace("Input should be", "must be")
+    return OWN_MESSAGES.get(error["type"]) or str(error["msg"]).replace("Input should be", "must be")
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -70,10 +68,8 @@ def install_handlers(app: FastAPI) -> None:
         if "parsing the body" in message:
             message = "the body is not JSON in UTF-8, or is nested too deeply"
         elif status == 404 and message == "Not Found":
-            path = truncated(request.url.path, 200)
-            message = (
-                f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
-            )
+            message = f"nothing is at {truncated(request.url.path, 200)}: GET /openapi.json lists what is; "
+            message += "a client's base URL ends in /v1"
         elif allowed:
             message = f"{request.method} is not for this path: use {allowed}"
         return JSONResponse(openai_error(message, kind, code), status, error.headers)
@@ -88,14 +84,10 @@ def install_handlers(app: FastAPI) -> None:
         place += [part for part in parts[-1:] if unknown or part.isidentifier() or part.isdecimal()]
         where = printable(".".join(place))[:200]
         message, code = f"{where or 'the body'}: {validation_message(first)}", None
-        kind = request.headers.get("content-type", "none")
+        kind, no_body = request.headers.get("content-type", "none"), ("model_attributes_type", "missing")
         if first["type"] == "json_invalid":
             message, code, where = "the body is not JSON", "invalid_json", ""
-        elif (
-            first["type"] in ("model_attributes_type", "missing")
-            and not place
-            and "json" not in kind.partition(";")[0]
-        ):
+        elif not place and first["type"] in no_body and "json" not in kind.partition(";")[0]:
             message = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
         return JSONResponse(openai_error(message, "invalid_request_error", code, where or None), 400)
 

@@ -23,8 +23,7 @@ class LiveStats:
         self._passes: deque[tuple[float, int]] = deque(maxlen=WINDOW_STEPS)  # the seconds and tokens of each
         self._last_pass = -IDLE_SECONDS  # time at which the last pass ended
         self._steps: deque[Step] = deque(maxlen=WINDOW_STEPS)
-        self._drafted: Counter[str] = Counter()
-        self._accepted: Counter[str] = Counter()
+        self._drafted, self._accepted = Counter[str](), Counter[str]()
         self._decision, self._policy_time = "No requests yet.", -POLICY_INTERVAL_SECONDS
         self._plain: float | None = None
         self._plain_each: float | None = None  # of one request
@@ -70,8 +69,7 @@ class LiveStats:
         now, steps, passes = self._clock(), list(self._steps), list(self._passes)
         # Idle time does not lower the throughput.
         busy = sum(seconds for seconds, _ in passes) if self._last_pass > now - IDLE_SECONDS else 0.0
-        drafted = [0] * MAX_DRAFT_POSITIONS
-        accepted = [0] * MAX_DRAFT_POSITIONS
+        drafted, accepted = [0] * MAX_DRAFT_POSITIONS, [0] * MAX_DRAFT_POSITIONS
         times: Counter[str] = Counter()
         for step in steps:
             depth = max(step.tree.depths(), default=0) if step.drafted else 0

@@ -30,15 +30,13 @@ class Metrics:
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(OWN + name, about, labels, registry=registry)
 
-        def histogram(name: str, about: str, buckets: Iterable[float]) -> Histogram:
-            return Histogram(OWN + name, about, registry=registry, buckets=tuple(buckets))
+        def histogram(name: str, about: str, buckets: tuple[float, ...] = LATENCY_BUCKETS) -> Histogram:
+            return Histogram(OWN + name, about, registry=registry, buckets=buckets)
 
         self.running = Gauge(OWN + "num_requests_running", "Requests in a session.", registry=registry)
         self.waiting = Gauge(OWN + "num_requests_waiting", "Requests in the queue.", registry=registry)
         self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._queries = counter(
-            "prefix_cache_queries", "Tokens of prompts that were looked for in the cache."
-        )
+        self._query = counter("prefix_cache_queries", "Tokens of prompts that were looked for in the cache.")
         self._hits = counter("prefix_cache_hits", "Tokens of prompts that were in the cache.")
         self._generated = counter("generation_tokens", "Tokens of answers.")
         self._drafts = counter("spec_decode_num_drafts", "Drafts that were verified.")
@@ -53,18 +51,11 @@ class Metrics:
         self._success = counter("request_success", "Requests that ended, by reason.", "finished_reason")
         self._failed = counter("request_failure", "Requests that ended otherwise.", "reason")
         self._refused = counter("requests_refused", "Requests that were not taken, by HTTP status.", "status")
-        self._first = histogram(
-            "time_to_first_token_seconds", "From arrival to the first token.", LATENCY_BUCKETS
-        )
-        self._queue = histogram("request_queue_time_seconds", "From arrival to a session.", LATENCY_BUCKETS)
-        self._each = histogram(
-            "request_time_per_output_token_seconds",
-            "Mean time between the tokens of a request.",
-            TOKEN_TIME_BUCKETS,
-        )
-        self._whole = histogram(
-            "e2e_request_latency_seconds", "From arrival to the last token.", LATENCY_BUCKETS
-        )
+        self._first = histogram("time_to_first_token_seconds", "From arrival to the first token.")
+        self._queue = histogram("request_queue_time_seconds", "From arrival to a session.")
+        about = "Mean time between the tokens of a request."
+        self._each = histogram("request_time_per_output_token_seconds", about, TOKEN_TIME_BUCKETS)
+        self._whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.")
 
     def step(self, step: Step) -> None:
         for part in TIME_PARTS:
@@ -84,7 +75,7 @@ class Metrics:
 
     def end(self, end: Finish) -> None:
         self._prompt.inc(end.n_prompt)
-        self._queries.inc(end.n_prompt)
+        self._query.inc(end.n_prompt)
         self._hits.inc(end.n_cached)
         if end.reason is not None:
             self._success.labels("stop" if end.reason in ("eos", "stop") else "length").inc()

@@ -13,6 +13,7 @@ from typing import Any
 from paceline.api import LLM
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.convert import ParsedRequest
+from paceline.server.schemas import ChatRequest, CompletionRequest
 from paceline.speculative.stats import Logprob
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
@@ -21,22 +22,19 @@ Json = dict[str, Any]
 
 
 class ResponseBuilder:
-    """The response to one request, made of the handles of its answers.
-
-    n: answers to each prompt. report: name the drafter of each part."""
+    """The response to one request, made of the handles of its answers."""
 
     def __init__(
         self,
         llm: LLM,
         model: str,
-        chat: bool,
-        n: int,
+        body: ChatRequest | CompletionRequest,
         request: ParsedRequest,
         handles: Sequence[RequestHandle],
-        *,
-        report: bool,
     ) -> None:
-        self._llm, self._n, self._report, self._chat, self._handles = llm, n, report, chat, handles
+        self._llm, self._n, self._handles = llm, body.n, handles
+        self._chat = chat = isinstance(body, ChatRequest)
+        self._report = body.speculative is not None and body.speculative.report
         self._logprobs = request.requests[0].logprobs is not None
         self._parsers = [request.new_parser() if request.new_parser else None for _ in handles]
         self._parts: list[list[tuple[str, str]]] = [[] for _ in handles]  # not yet in a chunk
@@ -103,10 +101,8 @@ class ResponseBuilder:
             "timings": timings(self._ends),
         }
         if self._report:
-            out["speculative"] = {
-                "parts": [handle.parts for handle in self._handles],
-                **draft_counts(self._ends),
-            }
+            parts = [handle.parts for handle in self._handles]
+            out["speculative"] = {"parts": parts, **draft_counts(self._ends)}
         return out
 
     def _finished(self, index: int, handle: RequestHandle) -> Json:
@@ -145,9 +141,9 @@ class ResponseBuilder:
         self._offsets[index] = offsets.pop()
         return {
             "tokens": texts,
-            "token_logprobs": [finite_logprob(logprob.logprob) for logprob in logprobs],
+            "token_logprobs": [finite_logprob(it.logprob) for it in logprobs],
             "top_logprobs": [
-                {self._text(token): finite_logprob(x) for token, x in logprob.top} for logprob in logprobs
+                {self._text(token): finite_logprob(x) for token, x in it.top} for it in logprobs
             ],
             "text_offset": offsets,
         }
@@ -156,12 +152,8 @@ class ResponseBuilder:
         return self._llm.target.text.piece(token).decode(errors="replace")
 
     def _token(self, token: int, logprob: float) -> Json:
-        piece = self._llm.target.text.piece(token)
-        return {
-            "token": piece.decode(errors="replace"),
-            "logprob": finite_logprob(logprob),
-            "bytes": list(piece),
-        }
+        piece = list(self._llm.target.text.piece(token))
+        return {"token": self._text(token), "logprob": finite_logprob(logprob), "bytes": piece}
 
     def _usage(self) -> Json:
         """Return the usage of all answers. A prompt counts once, however many answers it has."""
@@ -178,17 +170,13 @@ def usage_counts(prompt: int, written: int) -> Json:
 
 def draft_counts(ends: Sequence[Finish]) -> Json:
     """Return the drafted and the accepted tokens by drafter, and the steps."""
-    drafted: Counter[str] = Counter()
-    accepted: Counter[str] = Counter()
+    drafted, accepted = Counter[str](), Counter[str]()
     for end in ends:
         for name, source in end.stats.by_source.items():
             drafted[name] += source.drafted
             accepted[name] += source.accepted
-    return {
-        "drafted": dict(drafted),
-        "accepted": dict(accepted),
-        "steps": sum(end.stats.steps for end in ends),
-    }
+    steps = sum(end.stats.steps for end in ends)
+    return {"drafted": dict(drafted), "accepted": dict(accepted), "steps": steps}
 
 
 def finish_reason(end: Finish, calls: int) -> str:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,9 +77,7 @@ class SecurityMiddleware:
 
     open_to_all: paths that need no key."""
 
-    def __init__(
-        self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str]) -> None:
         self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
         self._keys = {sha256(key.encode()).digest() for key in rules.keys}
         self._buffered_bytes = 0  # of all bodies
@@ -130,10 +129,10 @@ class SecurityMiddleware:
     async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []
         try:
-            announced = self._check_headers(scope, headers)
-            if await self._read(announced, receive, pieces):
+            if await self._read(self._check_headers(scope, headers), receive, pieces):
                 pieces[:] = [b"".join(pieces)]
-                await self._app(scope, replayed(pieces[0], receive), send)
+                whole: Message = {"type": "http.request", "body": pieces[0], "more_body": False}
+                await self._app(scope, replayed(deque([whole]), receive), send)
         except RequestRejected as refused:
             self._buffered_bytes -= sum(map(len, pieces))
             pieces.clear()
@@ -176,12 +175,7 @@ class SecurityMiddleware:
 
         Raises RequestRejected for a body that is too large or too slow."""
         largest, n, end = self._rules.max_body_bytes, 0, monotonic() + self._rules.body_timeout
-        too_large = RequestRejected(
-            413, f"the body has more than {largest:,} bytes: send less", "body_too_large"
-        )
-        if announced > largest:
-            raise too_large
-        while True:
+        while announced <= largest:
             try:
                 async with asyncio.timeout(end + n / MIN_BYTES_PER_SECOND - monotonic()):
                     message = await receive()
@@ -194,11 +188,12 @@ class SecurityMiddleware:
             n += len(piece)
             self._buffered_bytes += len(piece)
             if n > largest:
-                raise too_large
+                break
             if n > SMALL_BODY_BYTES and self._buffered_bytes > MAX_TOTAL_BODIES * largest:
                 raise RequestRejected(503, "too many large requests at once: try again", "overloaded")
             if not message.get("more_body", False):
                 return True
+        raise RequestRejected(413, f"the body has more than {largest:,} bytes: send less", "body_too_large")
 
 
 class RequestRejected(Exception):  # noqa: N818  # control flow, not a failure
@@ -209,12 +204,11 @@ class RequestRejected(Exception):  # noqa: N818  # control flow, not a failure
         self.status, self.code = status, code
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the whole body as one message, and then goes on with the given one."""
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+def replayed(messages: deque[Message], receive: Receive) -> Receive:
+    """Return a `receive` that gives these messages, and then goes on with the given one."""
 
     async def receive_next() -> Message:
-        return messages.pop() if messages else await receive()
+        return messages.popleft() if messages else await receive()
 
     return receive_next
 

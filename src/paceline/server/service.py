@@ -144,16 +144,13 @@ class ServingEngine:
                 raise UsageError(f"{n} completions requested: this server takes at most {most} at once")
             n_open = sum(handle.request.client == client for handle in self._handles.values())
             if limits.per_client and n_open + n > limits.per_client:
-                most = limits.per_client
-                raise QueueFullError(
-                    f"{n_open} of your requests are open, at most {most} may be: wait for one"
-                )
+                allowed = f"at most {limits.per_client} may be"
+                raise QueueFullError(f"{n_open} of your requests are open, {allowed}: wait for one")
             if self.problem:
                 raise ClosingError(self.problem)
             if len(self._handles) + n > self.sessions + limits.queue:
-                raise QueueFullError(
-                    f"the queue is full ({count(limits.queue, 'request')} waiting): try again later"
-                )
+                waiting = count(limits.queue, "request")
+                raise QueueFullError(f"the queue is full ({waiting} waiting): try again later")
             self._handles.update((handle.scheduled, handle) for handle in handles)
             for group in groups.values():
                 self._commands.put(partial(self._accept, group))
@@ -214,7 +211,11 @@ class ServingEngine:
             log.exception("the engine has failed")
             self.failure = error
         finally:
-            self._reject_pending()
+            with self._lock:
+                self._closing = True
+            closing = ClosingError(self.problem)
+            for handle in self._open_handles():
+                self._fail(handle, closing)
             self._engine.grammars.close()
             try:
                 self._scheduler.close()
@@ -233,13 +234,6 @@ class ServingEngine:
                 command()
                 command = self._commands.get_nowait()
 
-    def _reject_pending(self) -> None:
-        with self._lock:
-            self._closing = True
-        closing = ClosingError(self.problem)
-        for handle in self._open_handles():
-            self._fail(handle, closing)
-
     def _accept(self, handles: Sequence[RequestHandle]) -> None:
         """Queue requests of one client with the same grammar, which may have to be compiled first."""
         grammar, client = handles[0].grammar, handles[0].request.client
@@ -247,9 +241,7 @@ class ServingEngine:
             self._enqueue(handles, None)
             return
         job = self._engine.grammars.submit(
-            grammar,
-            client,
-            lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome)),
+            grammar, client, lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome))
         )
         for handle in handles:
             handle.compiling = job
@@ -274,8 +266,7 @@ class ServingEngine:
         for handle in self._open_handles():
             timeout = handle.request.timeout
             if timeout is not None and handle.arrived < now - timeout:
-                message = f"the request exceeded its timeout of {timeout:g} seconds"
-                self._cancel(handle, TooSlowError(message))
+                self._cancel(handle, TooSlowError(f"the request exceeded its timeout of {timeout:g} seconds"))
 
     def _run_pass(self) -> None:
         if self._scheduler.idle:

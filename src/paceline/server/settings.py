@@ -55,9 +55,7 @@ class ServerSettings(ServerLimits):
         if isinstance(given, LoadOptions):
             return given
         if "sessions" in given:
-            raise UsageError(
-                "load: sessions: say it beside load, for it is how many requests a replica takes"
-            )
+            raise UsageError("load: sessions: say it beside load: it is how many requests a replica takes")
         return LoadOptions.of(**given)
 
     @field_validator("replicas")

@@ -1,4 +1,4 @@
-"""Chats as tokens. Control tokens in messages are encoded as text."""
+"""Chats as tokens, and their default sampling. Control tokens in messages are encoded as text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.interfaces import Target
+from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.messages import Message, Tool, texts_in
 
@@ -41,20 +43,18 @@ def encode_chat(
         return text.encode(rendered + answer, special=True, add_bos=False)
     # Characters of private use mark their places in the rendered text.
     marks = sorted(set(map(chr, range(0xE000, 0xF900))).difference(rendered, *texts_in(list(value))))[:2]
+    there = f"a message or a tool contains {controls[0]}, a control token of this model, and"
     if len(marks) < 2:
         raise UsageError(
-            f"a message or a tool contains {controls[0]}, a control token of this model, and all characters "
-            "of private use, which would mark it as text: leave out either"
+            f"{there} all characters of private use, which would mark it as text: leave out either"
         )
     begin, end = marks
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
     marked = text.render(messages, tools, variables)
     if marked.replace(begin, "").replace(end, "") != rendered:
-        raise UsageError(
-            f"a message or a tool contains {controls[0]}, a control token of this model, and its chat "
-            "template changes such text, so that the two cannot be told apart: leave it out"
-        )
+        apart = "so that the two cannot be told apart: leave it out"
+        raise UsageError(f"{there} its chat template changes such text, {apart}")
     # A template that splits a text at a control token leaves single marks.
     pieces = re.split(f"{begin}({pattern}){end}|{begin}|{end}", marked + answer)
     tokens = text.encode(pieces[0], special=True, add_bos=False)
@@ -136,3 +136,24 @@ def control_texts(text: Text, vocab: Vocab, message: str) -> list[str]:
         return []
     silent = (token for token in special if not vocab.piece(token))
     return [vocab.text(token).decode(errors="replace") for token in silent]
+
+
+@runtime_checkable
+class SuggestsSampling(Protocol):
+    """A target whose file may have sampling settings."""
+
+    @property
+    def suggested_sampling(self) -> Mapping[str, float]:
+        """Fields of `Sampling`, not validated."""
+
+
+def chat_sampling(target: Target, given: Mapping[str, float]) -> dict[str, float]:
+    """Return sampling settings: `given`, else the model file's, else DEFAULT_CHAT_SAMPLING."""
+    suggested: dict[str, Any] = dict(DEFAULT_CHAT_SAMPLING)
+    if isinstance(target, SuggestsSampling):
+        suggested |= target.suggested_sampling
+    try:
+        Sampling(**suggested)
+    except UsageError:  # the file's values are invalid
+        suggested = dict(DEFAULT_CHAT_SAMPLING)
+    return {**suggested, **given}

@@ -51,14 +51,11 @@ class Detokenizer:
         before: list[tuple[str, int]] = []
         after: list[tuple[str, int]] = []
         for text, index in self._pending:
-            if length >= len(text):
-                before.append((text, index))
-            else:
-                if length > 0:
-                    before.append((text[:length], index))
-                after.append((text[max(length, 0) :], index))
+            at = min(max(length, 0), len(text))
+            before.append((text[:at], index))
+            after.append((text[at:], index))
             length -= len(text)
-        return before, after
+        return [part for part in before if part[0]], [part for part in after if part[0]]
 
     def take_text(self) -> list[tuple[str, int]]:
         """Return new text that is no part of a stop string, each with the index of its last token."""

@@ -45,8 +45,7 @@ class TokenTrie:
         tokens = [b"" if token in eos else text for token, text in enumerate(pieces)]
         self.tokenizer = LLTokenizer(TokenizerWrapper(_ByteTokenizer(tokens, self.eos[0])))
         self.allow_all, self.allow_none = np.full(self.size, True), np.full(self.size, False)
-        for mask in (self.allow_all, self.allow_none):
-            mask.setflags(write=False)
+        self.allow_all.flags.writeable = self.allow_none.flags.writeable = False
         self._lock = threading.Lock()  # of the grammars below
         self._compiled = OrderedDict[GrammarSource, CompiledGrammar]()  # the least recently used first
 
@@ -117,9 +116,8 @@ class CompiledGrammar:
         if self.first_mask is trie.allow_none:
             raise UsageError(_format_dead_end(syntax.name, _error(self._matcher), started=False))
         self.seconds = thread_time() - began
-        self.n_bytes = BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(syntax.lark)
-        self.n_bytes += BYTES_PER_SECOND * self.seconds
-        self.n_bytes = min(self.n_bytes, CACHED_BYTES / 2)  # no grammar pushes out itself or all others
+        n_bytes = BYTES_PER_GRAMMAR + BYTES_PER_CHARACTER * len(syntax.lark) + BYTES_PER_SECOND * self.seconds
+        self.n_bytes = min(n_bytes, CACHED_BYTES / 2)  # no grammar pushes out itself or all others
 
     def matcher(self) -> LLMatcher:
         """Return a copy of the matcher at the beginning of a text."""

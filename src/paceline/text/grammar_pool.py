@@ -6,13 +6,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paceline.speculative.errors import UsageError
 from paceline.speculative.fair_queue import FairQueue
 from paceline.text.grammar import CompiledGrammar, TokenTrie
-from paceline.text.grammar_check import NICENESS, GrammarChecker
-from paceline.text.grammar_source import GrammarSource
+from paceline.text.grammar_source import NICENESS, GrammarChecker, GrammarSource
 
 N_WORKERS = max(1, min(2, (os.cpu_count() or 2) - 1))  # threads, each with a subprocess; one core stays free
 STACK_BYTES = 16 << 20  # more than the subprocess, which has compiled the grammar before
@@ -117,13 +117,11 @@ class GrammarPool:
         """Wait for a job of a client that has none running. Return None if the pool is closing."""
         with self._changed:
             while not self._closing:
-                try:
+                with suppress(StopIteration):
                     job = self._queue.pop(but=self._busy)
-                except StopIteration:
-                    self._changed.wait()
-                    continue
-                self._busy[job.client] = job, checker
-                return job
+                    self._busy[job.client] = job, checker
+                    return job
+                self._changed.wait()
         return None
 
     def _compile(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:

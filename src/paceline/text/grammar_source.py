@@ -1,6 +1,8 @@
-"""JSON schemas and regular expressions in llguidance's language.
+"""JSON schemas and regular expressions in llguidance's language, and their check in a subprocess.
 
-llguidance's forced tokens are off, so that masks depend on the bytes of a text alone.
+llguidance's forced tokens are off, so that masks depend on the bytes of a text alone. llguidance may overflow
+its stack, not end, or take all memory: the subprocess compiles for a vocabulary of bytes, which takes as long
+as for a model's.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
+from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 Schema = Mapping[str, Any] | bool | str
 
@@ -21,6 +25,8 @@ LARK = '%llguidance {"no_forcing": true}\nstart: '
 WHITESPACE = {"whitespace_pattern": r"[ ]?|\n{1,2}[ \t]{0,20}"}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
+CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
+NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,11 @@ class GrammarSource:
 def from_schema(schema: Schema) -> GrammarSource:
     """Return the source of a schema, as JSON text or its value. Raises UsageError if it is no JSON."""
     name = "the JSON schema"
-    if isinstance(schema, str):
-        typed.text(name, schema)
-    elif not isinstance(schema, Mapping | bool):
+    if not isinstance(schema, str | Mapping | bool):
         raise typed.invalid(name, schema, "JSON text, a mapping, True or False")
     try:
         if isinstance(schema, str):
-            schema = json.loads(schema)
+            schema = json.loads(typed.text(name, schema))
         if schema is True:
             schema = {}
         if isinstance(schema, Mapping) and "x-guidance" not in schema:
@@ -71,7 +75,7 @@ def from_pattern(pattern: str) -> GrammarSource:
     return GrammarSource(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
 
 
-def format_grammar_error(name: str, text: str) -> str:
+def format_error(name: str, text: str) -> str:
     """Format llguidance's message in one line."""
     lines = text.splitlines()
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
@@ -79,3 +83,55 @@ def format_grammar_error(name: str, text: str) -> str:
     if reason.startswith(UNSATISFIABLE):
         return f"no text can satisfy {name}: {reason.removeprefix(UNSATISFIABLE)}"
     return f"{name} cannot be used: {reason}"
+
+
+class GrammarChecker(WorkerProcess):
+    """A subprocess that compiles grammars."""
+
+    def __init__(self) -> None:
+        super().__init__(__name__, "grammars cannot be checked", CPU_SECONDS)
+
+    def check(self, syntax: GrammarSource) -> None:
+        """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
+        try:
+            error = self.call(syntax.lark.encode())
+        except WorkerEndedError as ended:
+            reason = "takes too long" if ended.slow else "is too complex"
+            raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
+        if error:
+            raise UsageError(format_error(syntax.name, error.decode(errors="replace")))
+
+
+_checker = GrammarChecker()
+
+
+def parse_grammar(json_schema: Schema | None, regex: str | None) -> GrammarSource | None:
+    """Return a checked grammar. Raises UsageError for a schema and a regex, or an unusable one."""
+    if json_schema is not None and regex is not None:
+        raise UsageError("a JSON schema and a regular expression: a text can follow only one of them")
+    if json_schema is not None:
+        return _validate(from_schema(json_schema))
+    return None if regex is None else _validate(from_pattern(regex))
+
+
+@lru_cache(maxsize=32)
+def _validate(syntax: GrammarSource) -> GrammarSource:
+    _checker.check(syntax)
+    return syntax
+
+
+def main() -> None:
+    """Check grammars in the subprocess."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    tokenizer = LLTokenizer("byte")
+
+    def answer(lark: bytes) -> bytes:
+        """Return llguidance's error, or nothing."""
+        matcher = LLMatcher(tokenizer, lark.decode(), log_level=0)
+        error = str(matcher.get_error())
+        if not error:
+            matcher.compute_bitmask()  # its time counts, too
+        return error.encode()  # freeing the matcher may overflow the stack, too
+
+    serve_requests(answer, seconds=CPU_SECONDS, niceness=NICENESS)

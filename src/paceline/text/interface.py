@@ -55,7 +55,8 @@ class Text(Protocol):
     ) -> str:
         """Render `messages` up to the answer. Raises ModelError without a usable template."""
         bos, eos = self.bos_and_eos()
-        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
+        given = {"bos_token": bos, "eos_token": eos, **(variables or {})}
+        return render(self.template(tools=bool(tools)), messages, tools, **given)
 
 
 class Tokenizer(Protocol):

@@ -54,11 +54,8 @@ def parse_messages(prompt: Prompt) -> list[Message]:
 
 
 def _message(where: str, one: Mapping[str, Any]) -> Message:
-    data = {
-        typed.text(f"{where}: the name", name): value
-        for name, value in one.items()
-        if value is not None  # clients send null for absent fields
-    }
+    given = ((name, value) for name, value in one.items() if value is not None)  # null counts as absent
+    data = {typed.text(f"{where}: the name", name): value for name, value in given}
     role = typed.text(f"{where}: its role", data.pop("role", None))
     calls, content = data.pop("tool_calls", None), data.pop("content", None)
     message: Message = {"role": "system" if role == "developer" else role, "content": None}

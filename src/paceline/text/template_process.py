@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,12 +22,6 @@ MAX_COPIES = 64
 MAX_REASON = 200  # characters of a template's error message
 
 
-NO_TEMPLATE = (
-    "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
-    "without --chat)"
-)
-
-
 class TooMuchTextError(Exception):
     """The rendered text is too long."""
 
@@ -37,21 +30,16 @@ _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", CPU_
 
 
 def render(
-    template: str,
-    messages: list[Message],
-    tools: list[Tool] | None = None,
-    variables: Mapping[str, Any] | None = None,
-    *,
-    bos: str = "",
-    eos: str = "",
+    template: str, messages: list[Message], tools: list[Tool] | None = None, /, **variables: Any
 ) -> str:
-    """Render a chat template, with additional variables.
+    """Render a chat template. variables: further ones of the template, such as `bos_token`.
 
     Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
     if not template:
-        raise ModelError(NO_TEMPLATE)
-    given: dict[str, Any] = {"messages": messages, "tools": tools, "documents": None}
-    given |= {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True, **(variables or {})}
+        plain = "give a plain prompt (to generate, or to run without --chat)"
+        raise ModelError(f"this model has no chat template: it is a base model; {plain}")
+    given = {"documents": None, "add_generation_prompt": True, **variables}
+    given |= {"messages": messages, "tools": tools}
     rendered, reason = None, f"is too long (over {MAX_TEMPLATE:,} characters)"
     if len(template) <= MAX_TEMPLATE:
         try:
@@ -119,11 +107,8 @@ def _compile(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
-    functions: dict[str, Callable[..., Any]] = {
-        "raise_exception": refuse,
-        "strftime_now": lambda form: datetime.now().strftime(form),
-    }
-    environment.globals.update(functions)
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     # As in transformers: without the HTML escapes of jinja2's filter.
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)

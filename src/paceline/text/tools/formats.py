@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import chain
 from typing import Any
 
 from paceline.speculative.vocabulary import Vocab
@@ -35,9 +35,8 @@ class KeyValueArguments:
     def pattern(self, longest: int) -> re.Pattern[str]:
         """Return the pattern of one pair. longest: characters of a name."""
         middle = r"\s*".join(map(re.escape, self.middle))
-        return re.compile(
-            f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}", re.DOTALL
-        )
+        pair = f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}"
+        return re.compile(pair, re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -66,25 +65,20 @@ class ToolFormat:
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that may be control tokens in a model's vocabulary."""
-        marks = [
-            *self.start_markers,
-            *(end for ends in self.start_markers.values() for end in ends),
-            *self.other_markers,
-        ]
+        marks = chain(self.start_markers, *self.start_markers.values(), self.other_markers)
         return tuple(dict.fromkeys(mark for mark in marks if "`" not in mark))
 
 
-_TAGGED = MappingProxyType({"<tool_call>": ("</tool_call>",)})
+_TAGGED = {"<tool_call>": ("</tool_call>",)}
+_KIMI_ENDS = ("<|tool_call_end|>", "<|tool_calls_section_end|>")
 _DEEPSEEK_ENDS = ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
-_DEEPSEEK: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"<｜tool▁calls▁begin｜>": _DEEPSEEK_ENDS, "<｜tool▁call▁begin｜>": _DEEPSEEK_ENDS}
-)
+_DEEPSEEK = dict.fromkeys(("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"), _DEEPSEEK_ENDS)
 _DEEPSEEK_HEAD = (
     r"(?:<｜tool▁call▁begin｜>)?\s*(?:function<｜tool▁sep｜>)?\s*"
     + _NAME
     + r"\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"
 )
-_MISTRAL = MappingProxyType({"[TOOL_CALLS]": ()})
+_MISTRAL: Mapping[str, tuple[str, ...]] = {"[TOOL_CALLS]": ()}
 _MISTRAL_HEAD = _NAME + r"\s*(?:\[CALL_ID\]\s*(?P<id>\w+))?\s*(?:\[ARGS\])?"
 
 GENERIC = ToolFormat("generic", (), {_FENCE: ("```",)}, accepts_plain_json=True)
@@ -131,10 +125,7 @@ TABLE = (
     ToolFormat(
         "kimi",
         ("<|tool_call_begin|>",),
-        {
-            "<|tool_calls_section_begin|>": ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
-            "<|tool_call_begin|>": ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
-        },
+        dict.fromkeys(("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _KIMI_ENDS),
         name_pattern=r"(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?"
         + _NAME
         + r"(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
@@ -196,10 +187,8 @@ def format_of(template: str) -> ToolFormat:
 
 def visible_control_tokens(text: Text, vocab: Vocab, form: ToolFormat) -> dict[int, bytes]:
     """Return the control tokens of the format, with their text for the parser."""
-    tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
-    return {
-        ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
-    }
+    known = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
+    return {ids[0]: mark.encode() for mark, ids in known.items() if len(ids) == 1 and not vocab.piece(ids[0])}
 
 
 @dataclass(frozen=True)
@@ -221,19 +210,13 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
         begin = form.forced_prefix.replace("{name}", tools[0]["name"])
         return ForcedCall(begin, _parameters(tools[0]), form)
     name, arguments = form.keys
-    calls = [
-        {
-            "type": "object",
-            # References in a function's schema are relative to this id.
-            "properties": {
-                name: {"const": tool["name"]},
-                arguments: {"$id": f"http://localhost/{number}", **_parameters(tool)},
-            },
-            "required": [name, arguments],
-            "additionalProperties": False,
-        }
-        for number, tool in enumerate(tools)
-    ]
+    calls = []
+    for number, tool in enumerate(tools):
+        # References in a function's schema are relative to this id.
+        given = {"$id": f"http://localhost/{number}", **_parameters(tool)}
+        fields = {name: {"const": tool["name"]}, arguments: given}
+        form_of_call = {"type": "object", "properties": fields, "required": [name, arguments]}
+        calls.append({**form_of_call, "additionalProperties": False})
     schema: dict[str, Any] = {"anyOf": calls}
     if form.calls_are_list and not outside:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}

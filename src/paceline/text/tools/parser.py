@@ -111,15 +111,11 @@ class ToolCallParser:
     def _step(self, *, cut: bool) -> bool:
         """Emit content or calls; return false if more text is needed."""
         if self._thinking:
-            end = self._parser.text.find(THOUGHT_END)
-            self._thinking = end < 0
-            if end >= 0:
-                self._emit_content(end + len(THOUGHT_END))
-            elif self._parser.ended:
-                self._emit_content(len(self._parser.text))
-            else:
-                self._emit_content(certain(self._parser.text, (THOUGHT_END,)))
-            return end >= 0
+            thought, mark, _ = self._parser.text.partition(THOUGHT_END)
+            self._thinking = not mark
+            is_whole = mark or self._parser.ended
+            self._emit_content(len(thought + mark) if is_whole else certain(thought, (THOUGHT_END,)))
+            return not self._thinking
         found = self._openers.search(self._parser.text)
         if found is None:
             self._emit_until_marker(cut=cut)

@@ -78,9 +78,8 @@ def _render_probe(text: Text, messages: list[Message]) -> str:
 def _calls(text: Text) -> tuple[str, Message]:
     for form, arguments in (("mapping", {KEY: VALUE}), ("text", json.dumps({KEY: VALUE}))):
         full = _render_probe(text, _conversation({"content": ""}, arguments))
-        # transformers drops None, which some templates need.
-        empties: list[Message] = [{}, {"content": None}, {"content": ""}]
-        for empty in empties:
+        empty: Message
+        for empty in ({}, {"content": None}, {"content": ""}):  # transformers drops None, which some need
             rendered = _render_probe(text, _conversation(empty, arguments))
             # Python's repr of a mapping, JSON within JSON, and the word None are mistakes.
             wrong = f"'{KEY}'" in rendered or f'\\"{KEY}' in rendered
@@ -125,8 +124,7 @@ def _json(call: dict[str, Any]) -> str:
 
 def _tool_turns_as_text(messages: list[Message]) -> list[Message]:
     """Return calls as text of the answer, and consecutive results as one message of the user."""
-    turns: list[Message] = []
-    results = False
+    turns, results = list[Message](), False
     for message in messages:
         turn = {name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")}
         if message["role"] == "tool":
