@@ -13,6 +13,7 @@ from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence
+from paceline.heads.draft_base import DraftBase
 from paceline.heads.target import HeadTarget
 from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError, VocabError
@@ -85,7 +86,7 @@ def make_drafter(
             draft, translation = CrossVocabTarget(draft, translation), None
     available = [
         *corpora.available,
-        *([] if draft is None else [HEADS.get(getattr(draft, "kind", ""), DRAFT)]),
+        *([] if draft is None else [HEADS[draft.kind] if isinstance(draft, DraftBase) else DRAFT]),
     ]
     check_needs(drafting, available)
     if confidence is not None and translation is None and confidence.model != draft.identity()["model"]:

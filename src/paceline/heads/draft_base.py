@@ -23,6 +23,7 @@ Row = NDArray[np.float32]  # logits
 class DraftBase(DelegatingTarget, ABC):
     """A draft in the folder `path`, around the model `inner` or next to it."""
 
+    kind: str  # as in drafter_table.HEADS
     modification = ""
 
     def __init__(self, path: Path, inner: Any) -> None:
