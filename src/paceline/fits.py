@@ -24,11 +24,7 @@ LOSSY_EXPERTS, LOSSY_PREFILL = "lossy experts", "lossy prefill"
 DRAFT_KINDS = (NO_MODEL, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
 EXITS = (HEADS["exits"], HEADS["kangaroo"])
 # What -md names for the kinds that draft as a model does.
-NAMED = {
-    DRAFT: "a smaller model",
-    LAYER_VIEW: "view:skip=N or view:exit=N",
-    EXPERT_VIEW: "view:experts=N",
-}
+NAMED = {DRAFT: "a smaller model", LAYER_VIEW: "view:skip=N or view:exit=N", EXPERT_VIEW: "view:experts=N"}
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,7 @@ class Quality:
     experts, prefill: the numbers in `lossy`, or 0."""
 
     lossy: str = setting(
-        "",
-        "Change the target's text for speed. experts=N: experts a token; prefill=0.2: part of a prompt.",
+        "", "Change the target's text for speed. experts=N: experts a token; prefill=0.2: part of a prompt."
     )
     role: str = setting(
         "",

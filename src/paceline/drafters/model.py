@@ -327,8 +327,4 @@ def without_token(q: Probabilities, token: int) -> Probabilities:
 
 def make(parts: DrafterInputs) -> Drafter:
     assert parts.draft is not None
-    return ModelDrafter(
-        parts.draft,
-        parts.target.vocab.size,
-        **parts.model_settings,
-    )
+    return ModelDrafter(parts.draft, parts.target.vocab.size, **parts.model_settings)

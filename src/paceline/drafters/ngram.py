@@ -88,10 +88,7 @@ class NgramState:
     """A request's text and its counts."""
 
     def __init__(
-        self,
-        prompt: Sequence[int],
-        past: Counts,
-        finish: Callable[[Counts, Sequence[int], int], None],
+        self, prompt: Sequence[int], past: Counts, finish: Callable[[Counts, Sequence[int], int], None]
     ) -> None:
         self.tokens: list[int] = []
         self.context, self.past = Counts(), past
@@ -125,11 +122,7 @@ class NgramDrafter:
     required_outputs = RequiredOutputs()
 
     def __init__(
-        self,
-        static: NgramCache | None = None,
-        *,
-        n_vocab: int | None = None,
-        limit: int = MAX_LEARNED_TOKENS,
+        self, static: NgramCache | None = None, *, n_vocab: int | None = None, limit: int = MAX_LEARNED_TOKENS
     ) -> None:
         if static is not None and n_vocab is not None and static.span() > n_vocab:
             raise VocabError(

@@ -100,9 +100,7 @@ def sorter() -> Callable[[NDArray[np.uint8]], NDArray[np.int32]]:
 
 
 def _sort_in_thread(
-    sort: Callable[[NDArray[np.uint8]], NDArray[np.int32]],
-    text: NDArray[np.uint8],
-    check: Callable[[], None],
+    sort: Callable[[NDArray[np.uint8]], NDArray[np.int32]], text: NDArray[np.uint8], check: Callable[[], None]
 ) -> NDArray[np.int32]:
     """Sort in a thread: a large text takes a minute in C code, which cannot be interrupted."""
     out: list[NDArray[np.int32]] = []

@@ -143,14 +143,7 @@ def grow(ahead: Ints, weights: Floats, nodes: int, width: int, rules: Rules, out
 
 
 @compiled
-def draft(
-    text: History,
-    past: History,
-    most: int,
-    room: tuple[int, int, int],
-    rules: Rules,
-    out: Out,
-) -> int:
+def draft(text: History, past: History, most: int, room: tuple[int, int, int], rules: Rules, out: Out) -> int:
     """Draft by up to `most` places in the request's text and as many in `past`. Returns the number of nodes.
     room: depth, nodes, width."""
     ring, links, heads, total = text
