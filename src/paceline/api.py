@@ -46,10 +46,7 @@ class LLM:
         corpora: Any = None,
         policy: DraftPolicy | None = None,
     ) -> None:
-        self.target = target
-        self.draft = draft
-        self.drafter = drafter
-        self.drafting = drafting
+        self.target, self.draft, self.drafter, self.drafting = target, draft, drafter, drafting
         self.role = ""  # see loading.load
         self.history = remembered
         self.corpora = corpora  # of the drafter, for further drafters
@@ -77,8 +74,7 @@ class LLM:
         return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
 
     def _require_room(self, value: Any) -> None:
-        """Raise ContextError for texts that cannot fit whatever their tokens are: tokenising them would take
-        minutes."""
+        """Raise ContextError for texts that cannot fit, before minutes are spent on tokenising them."""
         n = sum(map(len, texts_in(value)))
         if n > MIN_SCANNED_CHARACTERS and n > self.max_text_bytes:
             raise ContextError(
@@ -142,8 +138,7 @@ class LLM:
 
         on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens
         so far and in all. An exception that it raises ends the stream.
-        options: see `request`, which also has the errors; BusyError without a free session.
-        """
+        options: see `request`, which also has the errors; BusyError without a free session."""
         return self.engine.run_inline(self.request(prompt, **options), on_prefill)
 
     def request(
@@ -172,8 +167,7 @@ class LLM:
         remember: keep the answer for later drafts, if the model was loaded with `remember`.
         spelled: control tokens that are part of the text, with their text (`visible_control_tokens`).
         sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
-        Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
-        """
+        Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar."""
         return GenerationRequest(
             prompt=self.tokens(prompt),
             max_tokens=max_tokens,
@@ -209,8 +203,7 @@ class LLM:
 
         A list of prompts is a batch, the empty list too. It is decoded together, as many prompts at a time as
         there are `sessions`, with the answers of prompts alone. Raises BatchError with the other answers if
-        some prompts fail, and the first error if all do.
-        """
+        some prompts fail, and the first error if all do."""
         if isinstance(prompt, list) and not prompt:
             return []
         batch = isinstance(prompt, list | tuple) and len(prompt) > 0

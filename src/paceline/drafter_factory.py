@@ -31,8 +31,6 @@ from paceline.vocab.translation import Translation
 # From this share of common tokens on, TLI has as many tokens a pass as SLEM or up to 9% more; below it, SLEM
 # has up to 3% more (docs/log/vocabularies.md).
 MIN_COVERAGE = 0.95
-
-
 REQUIREMENTS = {
     **{
         source: f"a head of that kind: give one (draft, -md); paceline train {kind} trains one"
@@ -72,6 +70,7 @@ def make_drafter(
     Models with different vocabularies need a `text`. Raises VocabError if the vocabularies cannot be mapped,
     UsageError for a draft model that is missing or cannot roll back."""
     corpora, translation = corpora or NO_CORPORA, None
+    available = list(corpora.available)
     if draft is not None:
         if draft.caps.rollback == "none":
             raise UsageError(
@@ -84,10 +83,7 @@ def make_drafter(
             drafting, translation = make_cross_vocab(drafting, target, draft)
         if drafting.cross_vocab == "tli" and translation is not None:
             draft, translation = CrossVocabTarget(draft, translation), None
-    available = [
-        *corpora.available,
-        *([] if draft is None else [HEADS[draft.kind] if isinstance(draft, DraftBase) else DRAFT]),
-    ]
+        available.append(HEADS[draft.kind] if isinstance(draft, DraftBase) else DRAFT)
     check_needs(drafting, available)
     if confidence is not None and translation is None and confidence.model != draft.identity()["model"]:
         raise ModelError(

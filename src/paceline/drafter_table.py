@@ -21,35 +21,21 @@ HEAD = "paceline.drafters.head"  # module of the heads that read the target's hi
 
 @dataclass(frozen=True)
 class DrafterEntry:
-    """A row of the table.
+    """A row of the table."""
 
-    name: the name in drafters/, on the command line and in settings.
-    about: the description in --help.
-    uses: sources of its drafts, besides the text.
-    optional: True if it works without these sources.
-    any_source: True if one of these sources is enough.
-    learns: True if it drafts from answers of earlier requests.
-    in_auto: True if `auto` has it, in the table's order, when its sources are available.
-    alone: the reason why it cannot be combined with others.
-    window: True if its drafts carry a window of guesses that are computed but not verified.
-    token_ids: True if it needs a draft model's token ids, which SLEM does not have.
-    colour: the colour of its text on a terminal.
-    source: the source of its tokens, if it is not the name.
-    module: the full name of its module, if it is not drafters/NAME.py."""
-
-    name: str
-    about: str
-    uses: tuple[str, ...] = ()
-    optional: bool = False
-    any_source: bool = False
-    learns: bool = False
-    in_auto: bool = False
-    alone: str = ""
-    window: bool = False
-    token_ids: bool = False
-    colour: str = ""
-    source: str = ""
-    module: str = ""
+    name: str  # the name in drafters/, on the command line and in settings
+    about: str  # the description in --help
+    uses: tuple[str, ...] = ()  # sources of its drafts, besides the text
+    optional: bool = False  # True if it works without these sources
+    any_source: bool = False  # True if one of these sources is enough
+    learns: bool = False  # True if it drafts from answers of earlier requests
+    in_auto: bool = False  # True if `auto` has it, in the table's order, when its sources are available
+    alone: str = ""  # the reason why it cannot be combined with others
+    window: bool = False  # True if its drafts carry a window of guesses that are computed but not verified
+    token_ids: bool = False  # True if it needs a draft model's token ids, which SLEM does not have
+    colour: str = ""  # the colour of its text on a terminal
+    source: str = ""  # the source of its tokens, if it is not the name
+    module: str = ""  # the full name of its module, if it is not drafters/NAME.py
 
     def missing(self, available: Collection[str]) -> tuple[str, ...]:
         """Return the sources that are not available."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -256,8 +255,7 @@ class Stream(Iterator[StepOutput]):
     Several threads may iterate over one stream. `close`, or a `with` statement, frees the session before the
     end. A stream that is dropped, as by `break`, frees it when the model is used next.
 
-    on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens so far
-    and in all. An exception that it raises ends the stream."""
+    on_prefill: see `LLM.stream`."""
 
     def __init__(
         self, engine: InferenceEngine, request: GenerationRequest, on_prefill: OnPrefill | None
@@ -302,9 +300,7 @@ class Stream(Iterator[StepOutput]):
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

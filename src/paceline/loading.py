@@ -58,8 +58,7 @@ def load(
     remember: store answers for a project (a folder, or True for the current one), for drafters that learn.
     If the disk fails, there is a warning, and nothing is stored.
     settings: fields of EngineOptions (n_ctx, threads, gpu_layers, ..., sessions), of Quality (lossy, role)
-    and of Drafting (n_draft, width, p_min, ...); see settings.py.
-    """
+    and of Drafting (n_draft, width, p_min, ...); see settings.py."""
     options = LoadOptions.of(target, draft, drafters, corpora=corpora, remember=remember, **settings)
     return load_options(options)
 

@@ -30,20 +30,15 @@ from paceline.system.home import to_stderr
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The models, and how they are loaded.
-
-    draft: a file or a view, if there is one. kind: of the draft (fits.py), or "".
-    confidence: scores the draft model's tokens, if one was trained for it.
-    quality: with the recommended choices of the role "speed".
-    settings: of the target, as `open_engine` takes them."""
+    """The models, and how they are loaded."""
 
     options: LoadOptions
     target: Path
-    draft: Path | None
-    kind: str
-    confidence: Confidence | None
-    quality: Quality
-    settings: Mapping[str, Any]
+    draft: Path | None  # a file or a view, if there is one
+    kind: str  # of the draft (fits.py), or ""
+    confidence: Confidence | None  # scores the draft model's tokens, if one was trained for it
+    quality: Quality  # with the recommended choices of the role "speed"
+    settings: Mapping[str, Any]  # of the target, as `open_engine` takes them
 
     @property
     def selects_prompt_tokens(self) -> bool:

@@ -66,13 +66,12 @@ class EngineOptions:
 class Drafting:
     """The settings of drafters and verification. Raises UsageError for invalid settings.
 
-    drafters: names in the order they are called. p_min, p_split: see Budget.
     verify: "auto" is block for a chain and traversal for a tree, or token and recursive for a large
     vocabulary (verify.py).
     lookahead_window, lookahead_ngram, lookahead_guesses: replace n_draft and width.
-    cross_vocab: see backends/translated.py (tli) and drafters/slem.py."""
+    p_min, p_split: see Budget. cross_vocab: see backends/translated.py (tli) and drafters/slem.py."""
 
-    drafters: tuple[str, ...] = CHAINS
+    drafters: tuple[str, ...] = CHAINS  # names in the order they are called
     policy: str = setting(
         "",
         "When to stop drafting: rate, p_min or fixed. rate: where more would not pay (default of auto); "

@@ -154,10 +154,7 @@ class ComposedDrafter(_Composition):
             for at, tree in zip(places, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
                 # Probes alone are used where there is no guess.
-                size, best = (
-                    (len(tree.drafter_names), len(tree)),
-                    (len(trees[at].drafter_names), len(trees[at])),
-                )
+                size, best = [(len(draft.drafter_names), len(draft)) for draft in (tree, trees[at])]
                 if tree.q is not None or size > best:
                     trees[at] = tree
         return [tree.proposed_by(names) for tree, names in zip(trees, called, strict=True)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from paceline.drafters.parts import DrafterInputs, best_first
 from paceline.drafters.suffix_array import Match, SuffixArray
@@ -65,12 +66,7 @@ class DatastoreDrafter:
         if depth < 1 or len(state.tokens) < self._match_min:
             return EMPTY
         length, followed = self.look_up(state.tokens, depth)
-        return best_first(
-            budget,
-            self.name,
-            followed,
-            lambda alive, depth: _ranked_next_tokens(alive, depth, length, budget),
-        )
+        return best_first(budget, self.name, followed, partial(_ranked_next_tokens, length, budget))
 
     def look_up(self, context: Sequence[int], depth: int) -> tuple[int, MatchingContinuations]:
         """Return the length of the longest match, and its continuations of up to `depth` tokens."""
@@ -97,7 +93,7 @@ class DatastoreDrafter:
 
 
 def _ranked_next_tokens(
-    alive: MatchingContinuations, depth: int, length: int, budget: Budget
+    length: int, budget: Budget, alive: MatchingContinuations, depth: int
 ) -> Iterator[tuple[int, float, MatchingContinuations]]:
     """Yield the tokens at `depth`, most frequent first, with scores and the continuations that agree.
     A score is the share of the continuations, less for few continuations of a short match."""

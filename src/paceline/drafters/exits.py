@@ -5,21 +5,15 @@ One exit drafts: that with the best expected speed in training. Its calibrated c
 
 from __future__ import annotations
 
-from paceline.drafters.head import head_row
-from paceline.drafters.model import Ids, ModelDrafter
+from paceline.drafters.head import DraftVocabDrafter
 from paceline.drafters.parts import DrafterInputs
-from paceline.heads.draft_base import DraftForward
 from paceline.speculative.interfaces import Drafter
-from paceline.speculative.sampling import Logits
 
 
-class ExitsDrafter(ModelDrafter):
+class ExitsDrafter(DraftVocabDrafter):
     """A draft model that reads no hidden states of the target's passes: its own passes give them."""
 
     name = "exits"
-
-    def _row(self, out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
-        return head_row(out, node, dense=dense)
 
 
 def make(parts: DrafterInputs) -> Drafter:

@@ -19,6 +19,16 @@ from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree
 
 
+class DraftVocabDrafter(ModelDrafter):
+    """A draft model that may have a draft vocabulary of its own."""
+
+    def _row(self, out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
+        if dense:
+            return out.logits(node + 1), None
+        ids, row = out.draft_logits(node + 1)
+        return row, ids
+
+
 class HeadState(ModelDrafterState, Resting):
     """The head's session of one request."""
 
@@ -60,7 +70,7 @@ class HeadState(ModelDrafterState, Resting):
         super().close()
 
 
-class HeadDrafter(ModelDrafter):
+class HeadDrafter(DraftVocabDrafter):
     """A drafter of one kind of head. Closed sessions are kept, for prompts that begin alike."""
 
     def __init__(self, head: HeadTarget, **settings: Any) -> None:
@@ -116,17 +126,6 @@ class HeadDrafter(ModelDrafter):
                 for state, budget in batch
             ]
         )
-
-    def _row(self, out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
-        return head_row(out, node, dense=dense)
-
-
-def head_row(out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
-    """See ModelDrafter._row, for a head with a draft vocabulary of its own."""
-    if dense:
-        return out.logits(node + 1), None
-    ids, row = out.draft_logits(node + 1)
-    return row, ids
 
 
 def make(parts: DrafterInputs) -> HeadDrafter:

@@ -45,9 +45,36 @@ class NgramCache:
 
     @classmethod
     def read(cls, path: Path | str) -> NgramCache:
-        """Read a file of llama.cpp or of `write`. Raises OSError, and ModelError for another format or
-        damage."""
-        return _read(Path(path))
+        """Read a file of llama.cpp or of `write`. Raises OSError; ModelError for another format or damage."""
+        path = Path(path)
+        words: Ints = np.fromfile(path, "<i4").astype(np.int32, copy=False)
+        begins, at = _records(words)
+        if at > len(words) and begins:
+            at = begins.pop()
+        if not begins or at != len(words) or path.stat().st_size != words.nbytes:
+            damage = f"cut short or damaged at byte {4 * at:,}, after {len(begins):,} n-grams"
+            raise ModelError(
+                f"{path}: {damage if begins else 'not an n-gram cache'}; make one with llama-lookup-create "
+                "or paceline corpus"
+            )
+        starts = np.array(begins)
+        ngrams = words[starts[:, None] + np.arange(NGRAM_MAX)]
+        high, low = _keys(ngrams)
+        order = np.lexsort((low, high))
+        high, low, many = high[order], low[order], words[starts[order] + NGRAM_MAX].astype(np.int64)
+        ends = np.cumsum(many)
+        first = starts[order] + RECORD_HEADER_WORDS - 2 * (ends - many)
+        places = np.repeat(first, many) + 2 * np.arange(ends[-1])
+        cache = cls(high, low, np.append(0, ends), words[places], words[places + 1])
+        gaps = (ngrams[:, 1:] >= 0) & (ngrams[:, :-1] < 0)
+        possible = (
+            ngrams.min() >= -1 and ngrams[:, 0].min() >= 0 and cache.tokens.min() >= 0 and not gaps.any()
+        )
+        if not possible or cache.counts.min() < 1 or len(_changes(high, low)) < len(cache):
+            raise ModelError(
+                f"{path}: not an n-gram cache, or damaged: it holds what cannot be; make it anew"
+            )
+        return cache
 
     @classmethod
     def build(
@@ -160,35 +187,6 @@ def _changes(*columns: Ints | Keys) -> NDArray[np.int64]:
     for column in columns:
         new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new)
-
-
-def _read(path: Path) -> NgramCache:
-    """Read a whole file. Raises ModelError for another format or damage."""
-    words: Ints = np.fromfile(path, "<i4").astype(np.int32, copy=False)
-    begins, at = _records(words)
-    if at > len(words) and begins:
-        at = begins.pop()
-    if not begins or at != len(words) or path.stat().st_size != words.nbytes:
-        damage = f"cut short or damaged at byte {4 * at:,}, after {len(begins):,} n-grams"
-        raise ModelError(
-            f"{path}: {damage if begins else 'not an n-gram cache'}; make one with llama-lookup-create or "
-            "paceline corpus"
-        )
-    starts = np.array(begins)
-    ngrams = words[starts[:, None] + np.arange(NGRAM_MAX)]
-    high, low = _keys(ngrams)
-    order = np.lexsort((low, high))
-    high, low, many = high[order], low[order], words[starts[order] + NGRAM_MAX].astype(np.int64)
-    ends = np.cumsum(many)
-    places = np.repeat(starts[order] + RECORD_HEADER_WORDS - 2 * (ends - many), many) + 2 * np.arange(
-        ends[-1]
-    )
-    cache = NgramCache(high, low, np.append(0, ends), words[places], words[places + 1])
-    gaps = (ngrams[:, 1:] >= 0) & (ngrams[:, :-1] < 0)
-    possible = ngrams.min() >= -1 and ngrams[:, 0].min() >= 0 and cache.tokens.min() >= 0 and not gaps.any()
-    if not possible or cache.counts.min() < 1 or len(_changes(high, low)) < len(cache):
-        raise ModelError(f"{path}: not an n-gram cache, or damaged: it holds what cannot be; make it anew")
-    return cache
 
 
 def _records(words: Ints) -> tuple[list[int], int]:

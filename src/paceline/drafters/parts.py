@@ -26,24 +26,17 @@ MODEL_SOURCE = "model"
 
 @dataclass(frozen=True)
 class DrafterInputs:
-    """The inputs from which drafters are made.
-    draft: the draft model, in the target's vocabulary unless there is a `translation`.
-    translation: between the two vocabularies, for a draft model that drafts text (SLEM).
-    caches: n-gram caches in llama.cpp's format.
-    stores: folders of suffix arrays.
-    costs: measured pass costs, if known.
-    confidence: scores the draft model's tokens, if one was trained for it.
-    warn: called with messages about a broken draft model."""
+    """The inputs from which drafters are made."""
 
     drafting: Drafting
     target: Target
-    draft: Target | None = None
-    translation: Translation | None = None
-    caches: tuple[Path, ...] = ()
-    stores: tuple[Path, ...] = ()
-    costs: DecodingCosts | None = None
-    confidence: Confidence | None = None
-    warn: Warn = lambda _: None
+    draft: Target | None = None  # in the target's vocabulary unless there is a `translation`
+    translation: Translation | None = None  # for a draft model that drafts text (SLEM)
+    caches: tuple[Path, ...] = ()  # n-gram caches in llama.cpp's format
+    stores: tuple[Path, ...] = ()  # folders of suffix arrays
+    costs: DecodingCosts | None = None  # measured pass costs, if known
+    confidence: Confidence | None = None  # scores the draft model's tokens, if one was trained for it
+    warn: Warn = lambda _: None  # called with messages about a broken draft model
 
     @property
     def model_settings(self) -> dict[str, Any]:

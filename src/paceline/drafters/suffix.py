@@ -49,8 +49,7 @@ class SuffixState:
 class SuffixDrafter:
     """A drafter that owns the history of past outputs.
     max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
-    The first drafter of a process loads compiled code in half a second, after compiling it once per machine.
-    """
+    The first of a process loads compiled code in half a second, after compiling it once per machine."""
 
     name = "suffix"
     required_outputs = RequiredOutputs()
@@ -66,7 +65,9 @@ class SuffixDrafter:
         self._draft_buffers(64)
         self.history = SuffixHistory(limit=max(1, max_tokens))
         self._past = Scopes(self.history, lambda: SuffixHistory(limit=max(1, max_tokens)))
-        self._warm_up()
+        # Compile now instead of in the first step.
+        state = SuffixState(self, (0, 0), SuffixHistory(), self.history)
+        self.follow(state, (0,), Budget(depth=1, nodes=1))
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
@@ -111,11 +112,6 @@ class SuffixDrafter:
         """Allocate the arrays for a draft."""
         self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
         self._scores = np.empty(nodes, np.float64)
-
-    def _warm_up(self) -> None:
-        """Compile now instead of in the first step."""
-        state = SuffixState(self, (0, 0), self._make(), self.history)
-        self.follow(state, (0,), Budget(depth=1, nodes=1))
 
     def learn(self, tokens: Sequence[int]) -> None:
         self.remember(tokens, self.history)

@@ -27,38 +27,27 @@ Rollback = Literal["free", "restore", "none"]
 @dataclass(frozen=True, slots=True)
 class Caps:
     """The capabilities of a target.
-    max_branches: leaves of one tree; 1 means chains only.
     rollback: how rejected tokens leave the cache. free: they are dropped. restore: the model returns to a
-        checkpoint and recomputes accepted tokens in the next pass. none: nothing can be drafted.
-    max_sessions: sessions open at once.
-    max_batch_tokens: rows with outputs (roots and nodes) of one pass, over all sessions.
-    max_prefill_tokens: prompt tokens worth computing in one pass.
-    n_ctx: positions per session.
-    max_tree_nodes: nodes of one tree.
-    exact: rows are bitwise equal however decoding is divided into passes.
-    equal_rows: rows depend on the tokens alone, not on chunks, batch, cache or threads.
-    sparse_prompts: sessions can leave out prompt tokens (SparseSession)."""
+        checkpoint and recomputes accepted tokens in the next pass. none: nothing can be drafted."""
 
-    max_branches: int
+    max_branches: int  # leaves of one tree; 1 means chains only
     rollback: Rollback
-    max_sessions: int
-    max_batch_tokens: int
-    max_prefill_tokens: int
-    n_ctx: int
-    max_tree_nodes: int = UNLIMITED
-    exact: bool = False
-    equal_rows: bool = False
-    sparse_prompts: bool = False
+    max_sessions: int  # sessions open at once
+    max_batch_tokens: int  # rows with outputs (roots and nodes) of one pass, over all sessions
+    max_prefill_tokens: int  # prompt tokens worth computing in one pass
+    n_ctx: int  # positions per session
+    max_tree_nodes: int = UNLIMITED  # nodes of one tree
+    exact: bool = False  # rows are bitwise equal however decoding is divided into passes
+    equal_rows: bool = False  # rows depend on the tokens alone, not on chunks, batch, cache or threads
+    sparse_prompts: bool = False  # sessions can leave out prompt tokens (SparseSession)
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredOutputs:
-    """The target outputs that a drafter reads.
-    top_k: the k largest logits of every row.
-    layers: hidden states at the input of these layers; the number of layers means the last output."""
+    """The target outputs that a drafter reads."""
 
-    top_k: int = 0
-    layers: tuple[int, ...] = ()
+    top_k: int = 0  # the k largest logits of every row
+    layers: tuple[int, ...] = ()  # hidden states at their inputs; the number of layers: the last output
 
     def __or__(self, other: RequiredOutputs) -> RequiredOutputs:
         return RequiredOutputs(max(self.top_k, other.top_k), tuple(sorted({*self.layers, *other.layers})))
@@ -69,16 +58,12 @@ NO_OUTPUTS = RequiredOutputs()
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The `RequiredOutputs` of one pass.
-    top_k: token ids [rows, k], best first.
-    hidden: [lead + rows, layers, width], layers ascending, on the backend's device.
-    lead: rows before the root's, of prompt tokens or of recomputed tokens.
-    start: position of the first row; earlier positions came from another session's cache."""
+    """The `RequiredOutputs` of one pass."""
 
-    top_k: NDArray[np.int64] | None = None
-    hidden: Any = None
-    lead: int = 0
-    start: int = 0
+    top_k: NDArray[np.int64] | None = None  # token ids [rows, k], best first
+    hidden: Any = None  # [lead + rows, layers, width], layers ascending, on the backend's device
+    lead: int = 0  # rows before the root's, of prompt tokens or of recomputed tokens
+    start: int = 0  # position of the first row; earlier positions came from another session's cache
 
 
 NO_FEATURES = Features()
@@ -206,23 +191,17 @@ class Grammar(Protocol):
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The limits of one proposal.
-    depth, nodes, width: the longest path, the most nodes, the most leaves.
-    p_min: an autoregressive drafter stops when its best next token is less likely.
-    p_split: a drafter branches where an alternative is at least this likely.
-    grammar: the request's constraint; drafts that ignore it are pruned.
-    gumbel_noise: the noise the target will sample with, if it samples.
-    max_catch_up: pending tokens up to which a draft model catches up; with more it proposes nothing.
-    allowed_drafters: names of the drafters the request allows; None allows all."""
+    depth, nodes, width: the longest path, the most nodes, the most leaves."""
 
     depth: int
     nodes: int
     width: int = 1
-    p_min: float = 0.0
-    p_split: float = 0.1
-    grammar: Grammar | None = None
-    gumbel_noise: GumbelNoise | None = None
-    max_catch_up: int = UNLIMITED
-    allowed_drafters: frozenset[str] | None = None
+    p_min: float = 0.0  # an autoregressive drafter stops when its best next token is less likely
+    p_split: float = 0.1  # a drafter branches where an alternative is at least this likely
+    grammar: Grammar | None = None  # the request's constraint; drafts that ignore it are pruned
+    gumbel_noise: GumbelNoise | None = None  # the noise the target will sample with, if it samples
+    max_catch_up: int = UNLIMITED  # pending tokens beyond which a draft model only catches up
+    allowed_drafters: frozenset[str] | None = None  # names of those the request allows; None: all
 
     def limited_to(self, depth: int, nodes: int, width: int) -> Budget:
         """Return the budget with these upper limits."""
@@ -253,8 +232,7 @@ class Budget:
         self, likeliest: float, drafted: int, depth: int, reach_probability: float = 1.0
     ) -> bool:
         """Return whether to draft one more token below a node at `depth`.
-        likeliest: probability of the best next token. Sampled drafts stay exact, as no drawn token is judged.
-        """
+        likeliest: probability of the best next token. Sampled drafts stay exact: no drawn token is judged."""
         return drafted < self.nodes and depth < self.depth and likeliest >= self.p_min
 
     def should_deepen(self, drafted: int, depth: int, reach_probability: float) -> bool:

@@ -199,8 +199,7 @@ def truncate_at_stop(
     request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
     """Return the emitted tokens and their sources, cut where the request stops, and the reason."""
-    tokens: list[int] = []
-    sources: list[str] = []
+    tokens, sources = list[int](), list[str]()
     reason: StopReason | None = None
     for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:
         tokens.append(token)

@@ -41,39 +41,24 @@ class GrammarSpec(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
     """One generation. Raises UsageError for values that no model can take.
-    prompt: token ids; the last one is the root of the first draft.
-    max_tokens: the most tokens to emit.
-    sampling: sampler settings.
-    seed: of the sampler.
-    stop: strings that end the generation and are left out of it.
-    should_stop: called with every emitted token; true ends the generation after it.
-    ignore_eos: end-of-text tokens do not end the generation.
-    grammar: the constraint on the whole text.
-    logprobs: the number of top log-probabilities to report per token; None reports nothing.
-    n_draft: the longest draft; 0 decodes plainly.
-    drafters: names of the drafters that may be called; None allows all.
-    client: identifies the client; waiting clients take turns.
-    scope: past outputs serve as drafts only within one scope.
-    remember: the output may be stored on disk for later drafts.
-    timeout: seconds from arrival to the last token; None is unlimited.
-    visible_control_tokens: bytes of control tokens that are part of the text."""
+    should_stop: called with every emitted token; true ends the generation after it."""
 
-    prompt: Sequence[int]
+    prompt: Sequence[int]  # token ids; the last one is the root of the first draft
     max_tokens: int = setting(256, "Most tokens to generate.", 1)
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = setting(0, "Seed of the sampler.", 0)
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  # strings that end the generation and are left out of it
     should_stop: Callable[[int], bool] | None = None
-    ignore_eos: bool = False
-    grammar: GrammarSpec | None = None
-    logprobs: int | None = setting(None, "Report the likeliest tokens.", 0)
-    n_draft: int = UNLIMITED
-    drafters: frozenset[str] | None = None
-    client: str = ""
-    scope: str = ""
-    remember: bool = True
-    timeout: float | None = None
-    visible_control_tokens: Mapping[int, bytes] = field(default_factory=dict)
+    ignore_eos: bool = False  # end-of-text tokens do not end the generation
+    grammar: GrammarSpec | None = None  # the constraint on the whole text
+    logprobs: int | None = setting(None, "Report the likeliest tokens.", 0)  # number per token
+    n_draft: int = UNLIMITED  # the longest draft; 0 decodes plainly
+    drafters: frozenset[str] | None = None  # names of the drafters that may be called; None allows all
+    client: str = ""  # identifies the client; waiting clients take turns
+    scope: str = ""  # past outputs serve as drafts only within one scope
+    remember: bool = True  # the output may be stored on disk for later drafts
+    timeout: float | None = None  # seconds from arrival to the last token; None is unlimited
+    visible_control_tokens: Mapping[int, bytes] = field(default_factory=dict)  # that are part of the text
 
     def __post_init__(self) -> None:
         validate_fields(self)
@@ -111,31 +96,26 @@ class NoDrafterState:
 @dataclass(eq=False)
 class ActiveRequest:
     """A request that is being decoded. It owns its session and drafter state.
-    eos: tokens that end it; empty if they are ignored.
     stop: called with every emitted token in order; true ends the request.
-    rule: the verification rule.
     grammar: the compiled constraint; safe_grammar: the same for drafting, with errors caught.
-    gumbel_noise: the noise that a drafter may know; None if greedy.
-    n_cached: prompt tokens taken from the cache. n_skipped: prompt tokens left out (PromptSelector).
-    carried_over_seconds: time spent on the previous step after it was recorded; counted in the next step.
-    error: the failure that ended the request."""
+    carried_over_seconds: time spent on the previous step after it was recorded; counted in the next step."""
 
     request: GenerationRequest
     session: Session
     drafter_state: DrafterState
     rng: Rng
-    eos: frozenset[int]
+    eos: frozenset[int]  # tokens that end it; empty if they are ignored
     stop: Callable[[int], bool] | None = None
-    rule: str = "auto"
+    rule: str = "auto"  # the verification rule
     grammar: Grammar | None = None
     safe_grammar: SafeGrammar | None = None
-    gumbel_noise: GumbelNoise | None = None
-    n_cached: int = 0
-    n_skipped: int = 0
+    gumbel_noise: GumbelNoise | None = None  # the noise that a drafter may know; None if greedy
+    n_cached: int = 0  # prompt tokens taken from the cache
+    n_skipped: int = 0  # prompt tokens left out (PromptSelector)
     carried_over_seconds: float = 0.0
     n_tokens: int = 0
     stop_reason: StopReason | None = None
-    error: Exception | None = None
+    error: Exception | None = None  # the failure that ended the request
     stats: Stats = field(default_factory=Stats)
     sampling: Sampling = field(init=False)
     n_draft: int = field(init=False)

@@ -23,9 +23,7 @@ Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
 Mask = NDArray[np.bool_]  # [n_vocab]
 
-CANDIDATE_MARGIN_LOGITS = (
-    8.0  # distance from the largest logit within which the top tokens are looked for first
-)
+CANDIDATE_MARGIN_LOGITS = 8.0  # below the largest logit: where the top tokens are looked for first
 
 
 def describe_invalid_logits(largest: float) -> str:

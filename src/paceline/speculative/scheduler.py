@@ -26,15 +26,13 @@ State = Literal["waiting", "running", "done", "failed", "cancelled"]
 @dataclass(eq=False)
 class ScheduledRequest:
     """A request from its arrival on.
-    stop, grammar: see `start_request`.
-    active: the state of decoding; None while waiting.
-    error: the failure that ended it."""
+    stop, grammar: see `start_request`."""
 
     request: GenerationRequest
     stop: Callable[[int], bool] | None = None
     grammar: Grammar | None = None
-    active: ActiveRequest | None = None
-    error: Exception | None = None
+    active: ActiveRequest | None = None  # the state of decoding; None while waiting
+    error: Exception | None = None  # the failure that ended it
     state: State = "waiting"
 
     @property

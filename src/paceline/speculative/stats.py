@@ -17,15 +17,13 @@ TARGET = "target"
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one step; the time of a batch is split evenly among its requests.
-    commit: commit and rollback.
-    other: deciding what to draft, and learning from the previous step."""
+    """Seconds of one step; the time of a batch is split evenly among its requests."""
 
     draft: float = 0.0
     forward: float = 0.0
     verify: float = 0.0
-    commit: float = 0.0
-    other: float = 0.0
+    commit: float = 0.0  # commit and rollback
+    other: float = 0.0  # deciding what to draft, and learning from the previous step
 
     @property
     def total(self) -> float:
@@ -37,35 +35,28 @@ TIME_PARTS = tuple(part.name for part in fields(StepTimes))
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """The target's log-probability of an emitted token in nats, before any sampler.
-    top: the likeliest tokens with theirs, best first."""
+    """The target's log-probability of an emitted token in nats, before any sampler."""
 
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens with theirs, best first
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """The record of one step.
-    tokens: the emitted tokens, cut at a stop; empty for prefill.
-    sources: a drafter's name or "target" for each token.
-    path: the accepted nodes to commit: all tokens but the last, which is the new root.
-    drafted, accepted: tokens by drafter; accepted counts those before the cut.
-    tree: the verified draft; proposal: the draft the policy chose from.
-    logprobs: one per token, if requested.
-    batch_tokens: rows the target computed: prompt, recomputed tokens, root and tree."""
+    drafted, accepted: tokens by drafter; accepted counts those before the cut."""
 
-    tokens: tuple[int, ...]
-    sources: tuple[str, ...]
-    path: tuple[int, ...]
+    tokens: tuple[int, ...]  # the emitted tokens, cut at a stop; empty for prefill
+    sources: tuple[str, ...]  # a drafter's name or "target" for each token
+    path: tuple[int, ...]  # the accepted nodes to commit: all tokens but the last, which is the new root
     drafted: Mapping[str, int]
     accepted: Mapping[str, int]
     stop_reason: StopReason | None
     times: StepTimes
-    tree: DraftTree = EMPTY
-    proposal: DraftTree = EMPTY
-    logprobs: tuple[Logprob, ...] = ()
-    batch_tokens: int = 1
+    tree: DraftTree = EMPTY  # the verified draft
+    proposal: DraftTree = EMPTY  # the draft the policy chose from
+    logprobs: tuple[Logprob, ...] = ()  # one per token, if requested
+    batch_tokens: int = 1  # rows the target computed: prompt, recomputed tokens, root and tree
 
 
 @dataclass
@@ -83,22 +74,20 @@ class SourceStats:
 
 @dataclass
 class Stats:
-    """Sums over one request's steps.
-    rejected: steps that accepted fewer tokens than were drafted.
-    prefill_seconds: time of the prefill steps, which count nowhere else."""
+    """Sums over one request's steps."""
 
     steps: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    rejected: int = 0
+    rejected: int = 0  # steps that accepted fewer tokens than were drafted
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
     commit_seconds: float = 0.0
     other_seconds: float = 0.0
-    prefill_seconds: float = 0.0
+    prefill_seconds: float = 0.0  # time of the prefill steps, which count nowhere else
 
     def add(self, step: Step) -> None:
         """Add one step."""

@@ -20,22 +20,19 @@ CHAIN_PARENTS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # parents of a c
 class DraftTree:
     """A draft for one request. Every field but `q`, `probe` and `called` has one entry per node.
     score: the drafter's confidence in the node, given that the parent is accepted (0 to 1).
-    source: name of the drafter that proposed the node.
     q: the distribution [n_vocab] the token was drawn from, given the siblings drawn before; None for a
         deterministic choice, and as a whole if all choices were deterministic.
-    probe: nodes whose rows are computed but which are never accepted.
     reach_probability: that the whole path is accepted; by default the product of its scores.
-    called: the drafters called for this draft, in order.
     votes: the drafters that proposed each node, with scores; () if each node has only its source."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     score: tuple[float, ...] = ()
-    source: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()  # name of the drafter that proposed the node
     q: tuple[Probabilities | None, ...] | None = None
-    probe: frozenset[int] = frozenset()
+    probe: frozenset[int] = frozenset()  # nodes whose rows are computed but which are never accepted
     reach_probability: tuple[float, ...] = ()
-    called: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()  # the drafters called for this draft, in order
     votes: tuple[Votes, ...] = field(default=(), repr=False, compare=False)
     _depths: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)

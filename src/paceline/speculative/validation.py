@@ -135,8 +135,6 @@ CONVERTERS = {
     "tuple[str, ...]": text_list,
     "Mapping[int, float]": logit_biases,
 }
-
-
 SETTING = "setting"  # the key of a Setting in a field's metadata
 
 
@@ -144,14 +142,12 @@ SETTING = "setting"  # the key of a Setting in a field's metadata
 class Setting:
     """What is known of a field of a dataclass of settings, besides its name, type and default.
 
-    help: a line for the command line and the schema of HTTP requests.
-    low, high: the smallest and the largest number; None: any.
-    choices: the allowed texts; empty: any."""
+    low, high: the smallest and the largest number; None: any."""
 
-    help: str
+    help: str  # a line for the command line and the schema of HTTP requests
     low: float | None = None
     high: float | None = None
-    choices: Collection[str] = ()
+    choices: Collection[str] = ()  # the allowed texts; empty: any
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for a value that is not allowed."""
@@ -174,12 +170,8 @@ def setting(
     choices: Collection[str] = (),
 ) -> Any:
     """Return a dataclass field with a Setting. A class as the default makes the default."""
-    about = {SETTING: Setting(help, low, high, choices)}
-    return (
-        field(default_factory=default, metadata=about)
-        if isinstance(default, type)
-        else field(default=default, metadata=about)
-    )
+    kind = "default_factory" if isinstance(default, type) else "default"
+    return field(metadata={SETTING: Setting(help, low, high, choices)}, **{kind: default})
 
 
 def settings_of(kind: Any) -> dict[str, Setting]:

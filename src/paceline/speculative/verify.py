@@ -153,17 +153,13 @@ def verify_recursive(rows: TargetRows, rng: Rng) -> Verdict:
 
 @dataclass(slots=True)
 class _PathNode:
-    """A node on the current path.
-    q: the distribution the node was drawn from.
-    acc: the probability that the path ends here or below, given the rejections so far.
-    waiting: children not rejected yet.
-    p: the distribution of the next token, computed when first needed."""
+    """A node on the current path."""
 
     node: int
-    q: Probabilities | None
-    acc: float
-    waiting: list[int]
-    p: TokenDistribution | None = None
+    q: Probabilities | None  # the distribution the node was drawn from
+    acc: float  # the probability that the path ends here or below, given the rejections so far
+    waiting: list[int]  # children not rejected yet
+    p: TokenDistribution | None = None  # the distribution of the next token, computed when first needed
 
 
 def verify_traversal(rows: TargetRows, rng: Rng) -> Verdict:

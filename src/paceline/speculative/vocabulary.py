@@ -8,20 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Vocab:
-    """A model's vocabulary.
-    size: rows of the output layer.
-    eos: all tokens that end generation.
-    text: a token's text as the model file stores it.
-    piece: the bytes a token contributes to a text; empty for a control token."""
+    """A model's vocabulary."""
 
-    size: int
+    size: int  # rows of the output layer
     kind: str
     bos: int | None
-    eos: frozenset[int]
+    eos: frozenset[int]  # all tokens that end generation
     add_bos: bool
     add_eos: bool
-    text: Callable[[int], bytes]
-    piece: Callable[[int], bytes]
+    text: Callable[[int], bytes]  # a token's text as the model file stores it
+    piece: Callable[[int], bytes]  # the bytes a token contributes to a text; empty for a control token
 
     def known(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens, with token 0 in place of those that only a larger vocabulary has."""

@@ -59,12 +59,11 @@ def context_bucket(depth: int) -> int:
 
 @dataclass(slots=True)
 class CostCell:
-    """The cost of passes of one size.
-    seconds: at a pace of 1. samples: number of measurements. last_pass: number of the last such pass."""
+    """The cost of passes of one size."""
 
-    seconds: float
-    samples: int
-    last_pass: int = 0
+    seconds: float  # at a pace of 1
+    samples: int  # number of measurements
+    last_pass: int = 0  # number of the last such pass
 
 
 class CostCells:
@@ -304,13 +303,12 @@ def _require_costs(table: Table, noise: float, samples: Table | None) -> None:
 class DecodingCosts:
     """The costs of decoding.
     target, draft: pass costs of the two models.
-    step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown.
-    is_reliable: false once passes took far longer than known, which the next process must not learn."""
+    step: seconds of a request's step outside the passes (verifying, committing, deciding); 0 is unknown."""
 
     target: PassCosts
     draft: PassCosts | None = None
     step: float = 0.0
-    is_reliable: bool = True
+    is_reliable: bool = True  # false once passes took far longer than known, which no process must learn
 
     def as_dict(self) -> dict[str, Any]:
         draft = None if self.draft is None else self.draft.as_dict()

@@ -19,21 +19,16 @@ NEGLIGIBLE_SHARE = 0.002  # of a plain pass: cheaper drafters are always called
 @dataclass(slots=True)
 class PassPrices:
     """The prices of one pass.
-    pace, curve: pass costs (PassCosts.pace_factor).
-    rows: rows of the pass without drafts; end: with the longest drafts.
-    rate: tokens that a second has to bring.
-    recomputes: a rejected draft leaves accepted tokens to be computed again (rollback="restore").
-    plain_pass: seconds without drafts.
-    recompute: price of a row that the next pass computes again, in tokens."""
+    pace, curve: pass costs (PassCosts.pace_factor)."""
 
     pace: float = 1.0
     curve: Sequence[float] = ()
-    rows: int = 1
-    end: int = 1
-    rate: float = 0.0
-    recomputes: bool = False
-    plain_pass: float = 0.0
-    recompute: float = field(init=False, default=0.0)
+    rows: int = 1  # of the pass without drafts
+    end: int = 1  # rows with the longest drafts
+    rate: float = 0.0  # tokens that a second has to bring
+    recomputes: bool = False  # a rejected draft leaves accepted tokens to compute again (rollback="restore")
+    plain_pass: float = 0.0  # seconds without drafts
+    recompute: float = field(init=False, default=0.0)  # price of a row to compute again, in tokens
     _min_reach: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
@@ -82,13 +77,11 @@ class PassPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputBudget(Budget):
-    """The budget of one proposal.
-    prices: of the pass. ledger: of the request.
-    pending: tokens that the pass computes before the request's root."""
+    """The budget of one proposal."""
 
-    prices: PassPrices
-    ledger: LossLedger
-    pending: int
+    prices: PassPrices  # of the pass
+    ledger: LossLedger  # of the request
+    pending: int  # tokens that the pass computes before the request's root
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         """Return whether to call a drafter, by the gain of its calls at similar steps."""

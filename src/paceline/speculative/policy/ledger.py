@@ -39,16 +39,14 @@ def confidence_level(reach_probability: float) -> int:
 @dataclass
 class DrafterValue:
     """The expected gain and time of calling one drafter.
-    tokens: gain of a call in tokens, by confidence level; outcomes: the number of outcomes in each mean.
-    seconds: time of a call; level_seconds: time per computed level of depth.
-    credit: seconds saved up for a trial call of a drafter that does not seem to pay."""
+    tokens: gain of a call in tokens, by confidence level; outcomes: the number of outcomes in each mean."""
 
     tokens: list[float] = field(default_factory=lambda: [1.0] * (len(CONFIDENCE_LEVELS) + 1))
     outcomes: list[int] = field(default_factory=lambda: [PRIOR_OUTCOMES] * (len(CONFIDENCE_LEVELS) + 1))
-    seconds: float = 0.0
-    level_seconds: float = 0.0
+    seconds: float = 0.0  # time of a call
+    level_seconds: float = 0.0  # time per computed level of depth
     calls: int = 0
-    credit: float = 0.0
+    credit: float = 0.0  # seconds saved up for a trial call of a drafter that does not seem to pay
 
     def add_credit(self, seconds: float) -> None:
         """Save up a share of the elapsed seconds."""
@@ -92,19 +90,15 @@ class DrafterValue:
 
 @dataclass
 class DrafterLedger:
-    """What is known of all drafters.
-    draft_costs: pass costs of the draft model, if known.
-    values: by drafter. sampling: drafters whose drafts must be verified whole.
-    saved_seconds: by all drafts.
-    calls: requests of the current pass by drafter."""
+    """What is known of all drafters."""
 
     acceptance: AcceptanceModel
     clock: Callable[[], float]
-    draft_costs: PassCosts | None = None
-    values: dict[str, DrafterValue] = field(default_factory=dict)
-    sampling: set[str] = field(default_factory=set)
-    saved_seconds: float = 0.0
-    calls: Counter[str] = field(default_factory=Counter)
+    draft_costs: PassCosts | None = None  # pass costs of the draft model, if known
+    values: dict[str, DrafterValue] = field(default_factory=dict)  # by drafter
+    sampling: set[str] = field(default_factory=set)  # drafters whose drafts must be verified whole
+    saved_seconds: float = 0.0  # by all drafts
+    calls: Counter[str] = field(default_factory=Counter)  # requests of the current pass by drafter
 
     def credit(self, plain_seconds: float) -> float:
         """Return the seconds that a request may lose beyond its share. plain_seconds: its part of a pass."""
@@ -113,43 +107,29 @@ class DrafterLedger:
 
 @dataclass(slots=True)
 class DrafterCall:
-    """The last call of a drafter in the current proposal; drafter is "" if it has ended, or there was none.
-    since: time of the call.
-    gain: gain of the draft before the call, in tokens.
-    confidence: see `confidence_level`.
-    has_prefill: the call begins with a long prefill.
-    levels: levels of depth computed so far.
-    minus_reach: negated reach probabilities of the drafted nodes, ascending."""
+    """The last call of a drafter in the current proposal; drafter is "" if it has ended or there was none."""
 
     drafter: str = ""
-    since: float = 0.0
-    gain: float = 0.0
-    confidence: int = 0
-    has_prefill: bool = False
-    levels: int = 0
-    minus_reach: list[float] = field(default_factory=list)
+    since: float = 0.0  # time of the call
+    gain: float = 0.0  # gain of the draft before the call, in tokens
+    confidence: int = 0  # see `confidence_level`
+    has_prefill: bool = False  # the call begins with a long prefill
+    levels: int = 0  # levels of depth computed so far
+    minus_reach: list[float] = field(default_factory=list)  # negated, of the drafted nodes, ascending
 
 
 @dataclass
 class LossLedger:
-    """The gains and losses of one request.
-    drafters: shared by all requests.
-    recent_acceptance: by drafter.
-    lost_seconds: time of drafts beyond what they saved.
-    plain_seconds: time of the prompt, and of plain decoding of the same tokens.
-    missed_seconds: time a drafter with pending tokens might have saved since its last call.
-    is_limited: the current pass began beyond the loss limit.
-    is_refused: a drafter was not called in the current pass.
-    call: of a drafter, in the current pass."""
+    """The gains and losses of one request."""
 
-    drafters: DrafterLedger
-    recent_acceptance: Recent = field(default_factory=dict)
-    lost_seconds: float = 0.0
-    plain_seconds: float = 0.0
-    missed_seconds: float = 0.0
-    is_limited: bool = False
-    is_refused: bool = False
-    call: DrafterCall = field(default_factory=DrafterCall)
+    drafters: DrafterLedger  # shared by all requests
+    recent_acceptance: Recent = field(default_factory=dict)  # by drafter
+    lost_seconds: float = 0.0  # time of drafts beyond what they saved
+    plain_seconds: float = 0.0  # time of the prompt, and of plain decoding of the same tokens
+    missed_seconds: float = 0.0  # time a drafter with pending tokens might have saved since its last call
+    is_limited: bool = False  # the current pass began beyond the loss limit
+    is_refused: bool = False  # a drafter was not called in the current pass
+    call: DrafterCall = field(default_factory=DrafterCall)  # of a drafter, in the current pass
 
     def begin_pass(self, credit: float) -> None:
         self.is_limited, self.is_refused, self.call = self.exceeds(credit), False, DrafterCall()
@@ -176,14 +156,12 @@ class LossLedger:
 @dataclass(frozen=True)
 class BreakEvenReason:
     """The reason why drafts do not pay.
-    rows, ratio: the cost of verifying so many rows, relative to one row.
-    break_even: the acceptance at which drafts neither gain nor lose; None if none suffices.
-    measured: the acceptance the likeliest unverified guesses would have had; None if unknown."""
+    rows, ratio: the cost of verifying so many rows, relative to one row."""
 
     rows: int
     ratio: float
-    break_even: float | None
-    measured: float | None
+    break_even: float | None  # the acceptance at which drafts neither gain nor lose; None if none suffices
+    measured: float | None  # the acceptance the likeliest unverified guesses would have had; None if unknown
 
     @property
     def never(self) -> bool:
@@ -210,23 +188,16 @@ def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEv
 
 @dataclass
 class DraftingSummary:
-    """Counts of the steps of all requests.
-    silent: steps without a guess.
-    declined: steps at which no guess was worth making or verifying.
-    refused: declined steps at which a drafter was not called, as its calls cost more than they save.
-    braked: declined steps at which earlier drafts had lost too much.
-    reason: the least acceptance that would pay.
-    left_out: steps with guesses of which none was verified.
-    was_right: those among them whose likeliest guess would have been accepted."""
+    """Counts of the steps of all requests."""
 
     steps: int = 0
-    silent: int = 0
-    declined: int = 0
-    reason: BreakEvenReason | None = None
-    refused: int = 0
-    braked: int = 0
-    left_out: int = 0
-    was_right: int = 0
+    silent: int = 0  # steps without a guess
+    declined: int = 0  # steps at which no guess was worth making or verifying
+    reason: BreakEvenReason | None = None  # the least acceptance that would pay
+    refused: int = 0  # declined steps at which a drafter's calls cost more than they save
+    braked: int = 0  # declined steps at which earlier drafts had lost too much
+    left_out: int = 0  # steps with guesses of which none was verified
+    was_right: int = 0  # those among them whose likeliest guess would have been accepted
 
     def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
         """Return a copy with the reason by current costs."""
