@@ -38,8 +38,7 @@ class Evidence:
     curve: seconds of a target pass by rows. draft_token: seconds of a draft token.
     doubt: why the measured times are not usable.
     steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py).
-    others: processors that other programs kept busy.
-    """
+    others: processors that other programs kept busy."""
 
     threads: int = 0
     physical: int = 0

@@ -74,10 +74,8 @@ def evidence_of_models(
 
 def evidence_of_run(evidence: Evidence, llm: LLM, tick: ProgressTick) -> tuple[Evidence, dict[str, Any]]:
     """Decode a short text plainly and with drafts. tick: called after every token; its exceptions end it.
-
     Return the evidence, and a record. run: as of `paceline run --json`. said: whether the outputs are the
-    same. speedup: None if they are not.
-    """
+    same. speedup: None if they are not."""
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)

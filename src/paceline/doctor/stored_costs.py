@@ -11,12 +11,7 @@ from paceline.api import LLM
 from paceline.backends.registry import BackendSpec
 from paceline.bench.provenance import provenance
 from paceline.models.names import model_path
-from paceline.profiling.pass_costs import (
-    as_costs,
-    cost_key,
-    measure_costs,
-    roles,
-)
+from paceline.profiling.pass_costs import as_costs, cost_key, measure_costs, roles
 from paceline.speculative.errors import PacelineError
 from paceline.storage.costs import CachedCosts, MeasurementEffort, load, store
 from paceline.system.home import Warn
@@ -32,11 +27,9 @@ def report_costs(
     llm: LLM, effort: MeasurementEffort, warn: Warn, tick: Tick, *, again: bool = False
 ) -> dict[str, Any]:
     """Measure and store the costs that were not measured before with as much effort.
-
     Return the record of `doctor --json`, which DecodingCosts.read reads. stored: the models whose costs were
     known. doubts: by model, why nothing is concluded from its costs. tick: called with
-    the model and the completed share.
-    """
+    the model and the completed share."""
     found, doubts, reused = dict[str, CachedCosts](), dict[str, str](), list[str]()
     for role, model in roles(llm.target, llm.draft).items():
         depths = tuple(min(depth, model.caps.n_ctx) for depth in effort.depths)

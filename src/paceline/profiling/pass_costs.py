@@ -28,9 +28,7 @@ MAX_LOST_SHARE = 0.25  # of the threads' processors, to other programs
 
 def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     """Return all that a model's costs depend on. role: a draft model is measured with less effort.
-
-    Raises MissingExtraError without the backend, and OSError without the model.
-    """
+    Raises MissingExtraError without the backend, and OSError without the model."""
     from paceline.hardware.threads import logical_cores
     from paceline.system.identity import cpu_name
 
@@ -39,10 +37,8 @@ def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
 
 def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr) -> DecodingCosts:
     """Return the costs of both models; unknown ones are measured in a few seconds.
-
     Costs by which no draft pays are measured once more, for twice as long. Call this before the models are
-    used: it takes one session of each, and drops the cached prefixes of closed sessions.
-    """
+    used: it takes one session of each, and drops the cached prefixes of closed sessions."""
     found: dict[str, CachedCosts] = {}
     for role, model in roles(target, draft).items():
         key, effort = cost_key(model, role), QUICK_EFFORT[role]
@@ -102,10 +98,8 @@ def never_pays(cost: PassCosts) -> bool:
 
 def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
     """Let the draft model's passes update its costs, as the policy updates the target's.
-
     Between passes of a large target they take longer than one after the other. Not for a replay, which has no
-    passes of a target.
-    """
+    passes of a target."""
     if draft is not None and costs.draft is not None:
         draft.on_forward = costs.draft.update
 

@@ -24,7 +24,6 @@ ENGINE_DEFAULTS: dict[str, tuple[Any, ...]] = {
 @dataclass(frozen=True)
 class EngineRequest:
     """The settings of a command for another engine. "" and 0 leave a setting to the engine.
-
     model, draft: a folder, a GGUF file, or USER/REPO on the hub.
     drafters: Paceline's names.
     n_draft: the longest draft.

@@ -19,7 +19,6 @@ NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspa
 
 def method_for(engine: str, request: EngineRequest) -> str:
     """Return the method of the drafters: "" for plain decoding, COPIES, or the draft model's kind.
-
     Raises UsageError for drafters that the engine does not have or cannot combine."""
     if request.drafting.plain:
         return ""
@@ -42,7 +41,6 @@ def method_for(engine: str, request: EngineRequest) -> str:
 
 def strip_prefix(text: str) -> str:
     """Return a model's folder, file or USER/REPO[:QUANT], without Paceline's prefixes.
-
     Raises UsageError for a name that only Paceline knows, and for a missing file."""
     name = text.removeprefix("hf:").removeprefix("hf.co/")
     path = Path(name).expanduser()
@@ -67,7 +65,6 @@ def is_gguf(name: str) -> bool:
 
 def draft_kind(draft: str) -> str:
     """Return draft_model, eagle, eagle3, dflash or dspark, by config.json or, as vLLM, by the name.
-
     Raises UsageError for a damaged config.json."""
     path = Path(draft) / "config.json"
     if path.is_file():

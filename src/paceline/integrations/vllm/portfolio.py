@@ -1,8 +1,7 @@
 """The drafter class for vLLM's method "custom_class", called after every step.
 
 The interface is that of the first model runner of vLLM 0.33 (v1/worker/gpu_model_runner.py,
-propose_draft_token_ids). Drafts depend on the texts only, so that all ranks have the same drafts.
-"""
+propose_draft_token_ids). Drafts depend on the texts only, so that all ranks have the same drafts."""
 
 from __future__ import annotations
 
@@ -56,7 +55,6 @@ class Portfolio:
         slot_mappings: Any = None,
     ) -> list[list[int]]:
         """Return a draft for every row of the batch. A row with an error gets no draft.
-
         sampled_token_ids: the tokens that the step has added to each row, none during its prefill.
         num_tokens_no_spec [max rows]: the length of each text with these tokens.
         token_ids_cpu [max rows, max_model_len]: the texts."""
@@ -124,7 +122,6 @@ def best_chain(tree: DraftTree, reach_probability: Sequence[float], p_min: float
 
 def truncate_to_budget(drafts: Sequence[Draft], rows: int) -> list[list[int]]:
     """Return the drafts with only the `rows` likeliest tokens of the batch.
-
     Probabilities never increase along a chain, so that the rest of a draft is dropped."""
     if sum(len(tokens) for tokens, _ in drafts) <= rows:
         return [tokens for tokens, _ in drafts]

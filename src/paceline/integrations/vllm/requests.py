@@ -4,8 +4,7 @@ vLLM shows a drafter arrays without request ids, and rows move. So a request is 
 the last tokens of its text before the step. A mistaken identity makes drafts worse, never the output.
 
 A request appears at every step or, with pipeline stages, at every so many steps. A request that is missing
-for longer has ended or was preempted: its state is dropped, and made anew if it returns.
-"""
+for longer has ended or was preempted: its state is dropped, and made anew if it returns."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ SUFFIX_TOKENS = 64  # that identify a text
 @dataclass(eq=False, slots=True)
 class TrackedRequest:
     """A request.
-
     memory: the state of the drafters.
     ending: the identity of the text so far.
     row, step: the last row and step of the request.
@@ -45,7 +43,6 @@ class TrackedRequest:
 
 class RequestTracker:
     """The requests in the batch.
-
     opener: makes the drafters' state of a text.
     patience: the number of steps for which a request may be missing."""
 
@@ -59,7 +56,6 @@ class RequestTracker:
 
     def find(self, row: int, text: Tokens, n_new: int) -> tuple[TrackedRequest, Sequence[int]]:
         """Return the request in a row, which is untracked until `commit`, and its new tokens.
-
         n_new: the number of tokens that this step has added."""
         known = len(text) - n_new
         before = text_suffix(text[:known])

@@ -2,8 +2,7 @@
 
 gguf.GGUFReader maps the whole file and trusts its counts. This reader rejects sizes that no model needs and
 weights outside of the file; llama.cpp rejects more (ggml/src/gguf.cpp).
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-"""
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -79,7 +78,6 @@ Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedA
 @dataclass(frozen=True)
 class GGUFHeader:
     """A header. spans: start and end of each raw field. data: offset of the weights. size: file size.
-
     The methods return a value of the metadata, or a default if it is absent. They raise ModelError for a
     value of another type."""
 
@@ -133,7 +131,6 @@ def _is_natural(value: int | np.ndarray[Any, Any] | SkippedArray) -> bool:
 
 def read_header(path: Path, keep: Callable[[str, int], bool] = lambda _key, _count: True) -> GGUFHeader:
     """Read a header in bounded time and memory. keep: decides by key and length whether an array is read.
-
     Raises ModelError for a file that is no GGUF file or is damaged."""
     with open_regular_file(path) as file:
         try:

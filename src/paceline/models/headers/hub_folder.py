@@ -39,7 +39,6 @@ _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv",
 
 def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a folder. tokens: read the vocabulary from tokenizer.json, which must exist then.
-
     Raises ModelError for a folder without config.json, and for damaged files."""
     folder = Path(path)
     whole = _config(folder)

@@ -5,8 +5,7 @@ downloads of large files would never finish on slow lines. A partial file is the
 blobs, and becomes a blob once it has the hash that the hub states.
 
 File names come from the listing alone and are validated: huggingface_hub takes the names of blob and snapshot
-from the response headers unchecked, which lets a server write anywhere the user may.
-"""
+from the response headers unchecked, which lets a server write anywhere the user may."""
 
 from __future__ import annotations
 
@@ -87,7 +86,6 @@ def _remote(value: Any) -> RemoteFile:
 
 def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False) -> list[LocalFile]:
     """Return all files of a model after downloading what is missing; partial downloads are resumed.
-
     watch: called after every chunk; its exceptions end the download.
     Raises UsageError, ModelError or PacelineError."""
     if offline or hub_cache.env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
