@@ -82,10 +82,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredFacts:
-    """The measurements of this machine.
+    """The measurements of this machine. available: bytes of memory.
     costs: of the target and a draft model; None if one was never measured.
-    measured: of a draft model; of drafters that copy for None.
-    available: bytes of memory."""
+    measured: of a draft model; of drafters that copy for None."""
 
     costs: Callable[[ModelFacts | None], DecodingCosts | None]
     measured: Callable[[ModelFacts | None], Measured | None]

@@ -16,11 +16,11 @@ from paceline.doctor.draft_advice import (
     Measured,
     MeasuredFacts,
 )
-from paceline.doctor.stored_costs import known_costs
 from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.names import is_view
+from paceline.profiling.pass_costs import known_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts

@@ -44,7 +44,6 @@ def hf_generate(
     **given: Any,
 ) -> Any:
     """Decode one or several prompts, greedily or sampled, as `custom_generate` of `generate`.
-
     Return what `generate` returns, without scores. Raises UsageError for features of transformers' loop, such
     as beams and several answers to one prompt.
 

@@ -9,6 +9,8 @@ from math import isfinite
 from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
+from paceline.models.names import model_path
+from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, implausibility, measure
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.ledger import MAX_SHOWN_ROWS, break_even_reason
@@ -33,6 +35,16 @@ def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     from paceline.system.identity import cpu_name
 
     return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
+
+
+def known_costs(model: ModelSetup, role: str) -> CachedCosts | None:
+    """Return the stored costs of a model with these settings, or None."""
+    if not model_path(model.path).exists():
+        return None
+    try:
+        return load(cost_key(model, role), _silent)
+    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured
+        return None
 
 
 def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr) -> DecodingCosts:
@@ -108,7 +120,7 @@ def measure_costs(
     model: Backend, effort: MeasurementEffort, tick: Callable[[float], None] = lambda _share: None
 ) -> CachedCosts:
     """Measure, and judge the measurement: `doubt` says why it must not be stored."""
-    from paceline.hardware.load import OtherLoad, cores_taken
+    from paceline.hardware.cores import OtherLoad, cores_taken
     from paceline.hardware.threads import logical_cores
 
     with OtherLoad() as load:

@@ -254,10 +254,8 @@ def _translate_hub_errors(name: str) -> Iterator[None]:
                 later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
                 why = f"{host()} answers with the error {status}; {later}"
             case OSError():
-                why = (
-                    f"cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); make "
-                )
-                why += "room there, or name another folder with HF_HUB_CACHE"
+                why = f"cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); "
+                why += "make room there, or name another folder with HF_HUB_CACHE"
             case _:
                 why = f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine"
         raise kind(f"{name}: {why}") from error
