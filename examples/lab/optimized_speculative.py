@@ -119,15 +119,8 @@ def methods(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
     for name, drafters in METHODS.items():
         pair = compare(llm, prompt, n, drafters=drafters)
         stats = pair.drafted.stats
-        rows.append(
-            (
-                name,
-                number(stats.acceptance_rate),
-                number(stats.acceptance_length),
-                "|",
-                f"{pair.speedup:.2f}x",
-            )
-        )
+        figures = map(number, (stats.acceptance_rate, stats.acceptance_length))
+        rows.append((name, *figures, "|", f"{pair.speedup:.2f}x"))
         said.append(f"{name}: output identical: {pair.said}")
     write_table(("", "acceptance rate", "acceptance length", "|", "measured speedup"), rows, sys.stdout, 1)
     print(*said, sep="\n")

@@ -21,6 +21,15 @@ MIN_WRAPPED, MAX_NAME = 12, 24  # characters of a wrapped column, and of a name 
 BAR_WIDTH = 16  # characters of the longest bar
 
 
+PHASES = {
+    "draft": "proposing",
+    "forward": "the target's passes",
+    "verify": "verifying",
+    "commit": "committing and rolling back",
+    "other": "policy and scheduling",
+}
+
+
 @dataclass(frozen=True)
 class Block:
     """A titled table. The first n_left columns are words, the others figures."""
@@ -131,6 +140,18 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
     names = ("tried", "proposed", "right", "drafted", "accepted")
     rows = [(name, *(f"{s[key]}" for key in names)) for name, s in stats["by_source"].items()]
     write_table(("drafter", *names), rows, file, 1)
+
+
+def write_phases(run: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the time of each phase of a run. run: the output of `paceline run --json`."""
+    stats = run["stats"]
+    steps, total = max(1, stats["steps"]), sum(stats["time"].values())
+    spent = {PHASES[name]: seconds for name, seconds in stats["time"].items()} | {"all": total}
+    rows = [
+        (phase, f"{1e3 * s:.1f}", f"{s / total:.1%}" if total else "-", f"{1e6 * s / steps:.0f}")
+        for phase, s in spent.items()
+    ]
+    write_table((f"time of {count(stats['steps'], 'step')}", "ms", "share", "us/step"), rows, file, 1)
 
 
 def write_table(

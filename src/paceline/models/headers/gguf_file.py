@@ -105,10 +105,10 @@ def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
-    starts = range(0, len(raw), COPY_BYTES)
-    return TensorToWrite(
-        tensor.name, tensor.shape, tensor.type, len(raw), lambda: (raw[i : i + COPY_BYTES] for i in starts)
-    )
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        return (raw[i : i + COPY_BYTES] for i in range(0, len(raw), COPY_BYTES))
+
+    return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
 
 
 def weight_type(name: str) -> Any:

@@ -116,9 +116,8 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
         return LocalFile(pointer, remote.size, hub_cache.stated_sha256(pointer))
     received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
     hub_cache.link(folder, pointer, blob, new=received > 0)
-    return LocalFile(
-        pointer, remote.size, hub_cache.stated_sha256(blob), received, hash_verified=received > 0
-    )
+    stated = hub_cache.stated_sha256(blob)
+    return LocalFile(pointer, remote.size, stated, received, hash_verified=received > 0)
 
 
 def _digest(path: Path, remote: RemoteFile) -> str:
