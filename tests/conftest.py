@@ -100,7 +100,7 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("PACELINE_HOME", str(home))
         patch.setattr("paceline.profiling.pass_costs.QUICK_EFFORT", quick)
         # Tests that run side by side make the machine busy. tests/profiling judges measurements.
-        patch.setattr("paceline.hardware.load._busy_seconds", lambda: 0.0)
+        patch.setattr("paceline.hardware.cores._busy_seconds", lambda: 0.0)
         patch.setattr("paceline.profiling.pass_costs.doubt_about", lambda cost: "")
         patch.setattr("paceline.storage.costs.implausibility", lambda table: "")
         yield

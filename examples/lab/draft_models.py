@@ -24,7 +24,7 @@ from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.zoo.inflate import write_widened
 from paceline.models.zoo.layout import read_layout
-from paceline.report.table import ratio, write_table
+from paceline.report.table import number, write_table
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.tree import chain
@@ -115,7 +115,7 @@ def why(tried: Trial, curve: dict[int, float]) -> str:
 def report(trials: dict[str, Trial], curve: dict[int, float]) -> None:
     print("measured: acceptance a, cost c of a drafted token in passes of the target, speedup at K")
     rows = [
-        (name, *map(ratio, (tried.acceptance, tried.cost, *tried.speedups.values())))
+        (name, *map(number, (tried.acceptance, tried.cost, *tried.speedups.values())))
         for name, tried in trials.items()
     ]
     write_table(("", "a", "c", *(f"K = {k}" for k in TRIED)), rows, sys.stdout, 1)
@@ -147,7 +147,7 @@ def main() -> None:
         seconds = pass_costs(llm.target, llm.tokens(prompt))
     curve = {rows: cost / seconds[1] for rows, cost in seconds.items()}
     print("measured: a pass of the target over so many rows, in passes over one")
-    write_table([f"{rows}" for rows in curve], [[ratio(cost) for cost in curve.values()]], sys.stdout, 0)
+    write_table([f"{rows}" for rows in curve], [[number(cost) for cost in curve.values()]], sys.stdout, 0)
     print()
 
     trials = {}

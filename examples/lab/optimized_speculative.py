@@ -21,7 +21,7 @@ from paceline.drafter_factory import make_drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.models import zoo
-from paceline.report.table import ratio, write_table
+from paceline.report.table import number, write_table
 from paceline.settings import Drafting
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
@@ -66,7 +66,7 @@ def toy(n: int) -> None:
     a = acceptance(list(runs.values()))
     print(f"toy model and a noisy copy of it: {n} tokens, acceptance a = {a:.2f}")
     rows = [
-        (f"{k}", ratio(theory.expected_tokens(a, k)), "|", ratio(n / stats.steps))
+        (f"{k}", number(theory.expected_tokens(a, k)), "|", number(n / stats.steps))
         for k, stats in runs.items()
     ]
     write_table(("K", "tokens a step in theory", "|", "measured"), rows, sys.stdout, 0)
@@ -119,9 +119,8 @@ def methods(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
     for name, drafters in METHODS.items():
         pair = compare(llm, prompt, n, drafters=drafters)
         stats = pair.drafted.stats
-        rows.append(
-            (name, ratio(stats.acceptance_rate), ratio(stats.acceptance_length), "|", f"{pair.speedup:.2f}x")
-        )
+        figures = map(number, (stats.acceptance_rate, stats.acceptance_length))
+        rows.append((name, *figures, "|", f"{pair.speedup:.2f}x"))
         said.append(f"{name}: output identical: {pair.said}")
     write_table(("", "acceptance rate", "acceptance length", "|", "measured speedup"), rows, sys.stdout, 1)
     print(*said, sep="\n")
@@ -137,7 +136,7 @@ def lengths(llm: paceline.LLM, prompt: Sequence[int], n: int) -> None:
         c, v = pair.cost, pair.verify
         rule_of_thumb = 1.0 / (1.0 - a + a / k)
         predicted = rule_of_thumb, theory.speedup(a, k, c), theory.speedup(a, k, c, v)
-        rows.append((f"{k}", ratio(c), ratio(v), *map(ratio, predicted), "|", ratio(pair.speedup)))
+        rows.append((f"{k}", number(c), number(v), *map(number, predicted), "|", number(pair.speedup)))
     columns = ("K", "c", "v", "rule of thumb", "Leviathan", "with v", "|", "measured")
     write_table(columns, rows, sys.stdout, 0)
     ties = sum(pair.said != "yes" for pair in pairs.values())

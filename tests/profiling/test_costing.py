@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.hardware import load as load_measurement
+from paceline.hardware import cores as load_measurement
 from paceline.profiling import pass_costs as costing
 from paceline.profiling.pass_costs import cost_key, costs_of, doubt_about, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs

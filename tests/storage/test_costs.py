@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.speculative.policy.costs import PassCosts
-from paceline.storage.costs import CachedCosts, MeasurementEffort, load, path_of, store
+from paceline.storage.costs import CachedCosts, MeasurementEffort, load, store
+from paceline.system.home import record_path
 
 KEY = {"model": "abc", "threads": 2, "flash_attention": None}
 EFFORT = MeasurementEffort(2.5, (256, 1024), (1, 2, 4))
@@ -37,7 +38,7 @@ def test_what_is_kept_comes_back() -> None:
 
 
 def changed(**parts: Any) -> bytes:
-    return json.dumps(json.loads(path_of(KEY).read_bytes()) | parts).encode()
+    return json.dumps(json.loads(record_path("costs", KEY).read_bytes()) | parts).encode()
 
 
 WRONG: tuple[Any, ...] = (("x", []), (1, 3), (1, [float("inf")]))
@@ -56,11 +57,11 @@ EFFORTS = [{"seconds": seconds, "depths": depths, "rows": []} for seconds, depth
 )
 def test_a_file_that_is_damaged_or_foreign_is_said_and_can_be_replaced(damage: Any) -> None:
     store(KEY, kept(), print)
-    path_of(KEY).write_bytes(damage())
+    record_path("costs", KEY).write_bytes(damage())
     said: list[str] = []
     assert load(KEY, said.append) is None
     (line,) = said
-    assert str(path_of(KEY)) in line
+    assert str(record_path("costs", KEY)) in line
     assert "measured again" in line
     assert "\n" not in line
     store(KEY, kept(), said.append)

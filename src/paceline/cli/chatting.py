@@ -19,9 +19,8 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
 from paceline.cli.output import with_typed_names
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.texts import strip_block_quotes
-from paceline.report import where
 from paceline.report.sources import SourceMarks
-from paceline.report.table import details, summary
+from paceline.report.table import details, summary, write_phases
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import count, printable, truncated
@@ -156,7 +155,7 @@ class ChatLoop:
         conversation, n_ctx = self._conversation, self._llm.target.caps.n_ctx
         if self._last is not None:
             note(f"{summary(self._last)}\n{details(self._last)}")
-            where.write(self._last, sys.stderr)
+            write_phases(self._last, sys.stderr)
         turns = sum(message["role"] == "user" for message in conversation.messages)
         note(f"turns: {turns}, {conversation.tokens:,} of {n_ctx:,} tokens of context")
 

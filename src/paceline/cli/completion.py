@@ -20,9 +20,8 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_detail, print_json, print_note
 from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.references import base_model
-from paceline.report import where
 from paceline.report.sources import SourceMarks
-from paceline.report.table import comparison, details, summary
+from paceline.report.table import comparison, details, summary, write_phases
 from paceline.request_handle import Generation
 from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError
@@ -188,7 +187,7 @@ class Completion:
         """Print the time of each phase (--stats), and a warning about slow passes."""
         if self._show_stats and not self._as_json:
             file.write(f"\n{wrapped(details(run), file)}\n\n")
-            where.write(run, file)
+            write_phases(run, file)
         if warning := self._slowness.warning():
             print_note(f"paceline: {warning}")
 

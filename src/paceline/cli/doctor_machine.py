@@ -13,7 +13,6 @@ from paceline.backends.interface import KernelStatus
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.progress import STEPS, by_share, progress
 from paceline.doctor import diagnosis, gathering
-from paceline.doctor.stored_costs import report_costs
 from paceline.drafts import traits_of
 from paceline.fits import what_fits
 from paceline.hardware.probe import Hardware, probe
@@ -71,7 +70,7 @@ def examine(
             show(hardware)
         drafted = {} if llm.draft is None else {"draft": STEPS, gathering.RUN: gathering.TICKS}
         with progress({"target": STEPS, **drafted}, interrupts) as tick:
-            record = report_costs(llm, effort, to_stderr, by_share(tick), again=refresh)
+            record = gathering.report_costs(llm, effort, to_stderr, by_share(tick), again=refresh)
             return record | {"diagnosis": diagnose(llm, hardware, record, tick)}
 
 

@@ -129,9 +129,8 @@ def costs_of(
     if model is None:
         return None
     from paceline.backends.registry import BackendSpec
-    from paceline.doctor.stored_costs import known_costs
     from paceline.hardware.threads import choose_threads
-    from paceline.profiling.pass_costs import as_costs
+    from paceline.profiling.pass_costs import as_costs, known_costs
 
     settings: dict[str, Any] = {
         "threads": choose_threads(threads),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from paceline.hardware.load import cores_taken
+from paceline.hardware.cores import cores_taken
 from paceline.models.headers.facts import HYBRID, RECURRENT
 from paceline.speculative.policy.speedup_formulas import (
     acceptance,
@@ -27,10 +27,7 @@ MIN_DRAFTED_TOKENS = 20  # for an acceptance rate
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts about a pair of models, the machine and a drafted run.
-
-    None, empty or 0 means unknown, and causes nothing.
-
+    """Facts about a pair of models, the machine and a drafted run. None, empty or 0: unknown, causes nothing.
     threads: for decoding; physical, logical: usable cores; quota: processors' worth of time.
     gpus: GPUs that could gain; offload: the engine can use them; target_layers: layers on a GPU.
     memory: kind of memory (Facts.memory). experts, experts_used: of the target.
@@ -38,8 +35,7 @@ class Evidence:
     curve: seconds of a target pass by rows. draft_token: seconds of a draft token.
     doubt: why the measured times are not usable.
     steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py).
-    others: processors that other programs kept busy.
-    """
+    others: processors that other programs kept busy."""
 
     threads: int = 0
     physical: int = 0

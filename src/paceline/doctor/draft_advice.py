@@ -70,10 +70,8 @@ class DraftCandidate:
 @dataclass(frozen=True)
 class Measured:
     """The speedup of a drafter over plain decoding on this machine.
-
     low, high: its 95% interval, None after too few runs. acceptance: of each drafted token, None after too
-    few tokens. source: "bench 12", or "measured" for a run of this command.
-    """
+    few tokens. source: "bench 12", or "measured" for a run of this command."""
 
     speedup: float
     low: float | None
@@ -84,12 +82,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredFacts:
-    """The measurements of this machine.
-
+    """The measurements of this machine. available: bytes of memory.
     costs: of the target and a draft model; None if one was never measured.
-    measured: of a draft model; of drafters that copy for None.
-    available: bytes of memory.
-    """
+    measured: of a draft model; of drafters that copy for None."""
 
     costs: Callable[[ModelFacts | None], DecodingCosts | None]
     measured: Callable[[ModelFacts | None], Measured | None]
@@ -112,11 +107,9 @@ def advise(
     pairs: Sequence[KnownPair] = (),
 ) -> Record:
     """Return the record of `paceline pairs TARGET --json`.
-
     drafts: the best first; those of another vocabulary, and those that do not fit the memory, come last.
     downloads: of `pairs`, unless a draft of the target's vocabulary is here. two_rows: the cost of a pass
-    over two tokens relative to one, or None.
-    """
+    over two tokens relative to one, or None."""
     two_rows, downloads = None, list[Record]()
     able = [draft for draft in candidates if draft.verdict in (SAME, COMPATIBLE, MAPPABLE)]
     models = [_row(target, one, request, known) for one in able]
@@ -142,9 +135,7 @@ def advise(
 
 def _order(row: Record) -> tuple[Any, ...]:
     """Sort by measured speed, where an unmeasured draft counts as plain decoding.
-
-    Among equals come drafts of the target's family, then the lowest break-even, then the smallest.
-    """
+    Among equals come drafts of the target's family, then the lowest break-even, then the smallest."""
     return (
         not row["fits"],
         row["verdict"] == MAPPABLE,
@@ -160,11 +151,9 @@ def _row(
     target: ModelFacts, candidate: DraftCandidate | None, request: AdviceRequest, known: MeasuredFacts
 ) -> Record:
     """Return the record of a draft model, or of the drafters that copy for None.
-
     kin: of the target's family. draft_cost: of a token, relative to a pass of the target, or None.
     break_even: the lowest acceptance rate that gains, or None; NEVER_PAYS if none does. memory: bytes of both
-    models; memory_known: False for a lower bound.
-    """
+    models; memory_known: False for a lower bound."""
     draft = None if candidate is None else candidate.facts
     here = candidate is None or candidate.verdict != DOWNLOAD
     costs = known.costs(draft) if here else None
@@ -221,9 +210,7 @@ def _absent(pair: KnownPair) -> ModelFacts:
 
 def memory_needed(models: tuple[ModelFacts, ...], n_ctx: int, cache_type: str = "f16") -> tuple[int, bool]:
     """Return the bytes of models with the same context, and False if that is a lower bound.
-
-    A recurrent model has no KV cache; for others an unknown size of the cache makes a lower bound.
-    """
+    A recurrent model has no KV cache; for others an unknown size of the cache makes a lower bound."""
     scale = CACHE_SCALE.get(cache_type, 1.0)
     total = sum(model.size + round(model.kv_bytes * scale) * n_ctx for model in models)
     return total, all(model.kv_bytes or model.memory == "recurrent" for model in models)

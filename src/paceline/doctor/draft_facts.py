@@ -16,11 +16,11 @@ from paceline.doctor.draft_advice import (
     Measured,
     MeasuredFacts,
 )
-from paceline.doctor.stored_costs import known_costs
 from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.names import is_view
+from paceline.profiling.pass_costs import known_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts
@@ -46,10 +46,8 @@ def known(
     now: Mapping[Path | None, Measured] | None = None,
 ) -> MeasuredFacts:
     """Return the facts measured on this machine.
-
     settings: of the backend. history: the file of benches, which need not exist. note: called about an
-    unreadable history. now: results of this command, by the draft's path.
-    """
+    unreadable history. now: results of this command, by the draft's path."""
     runs = _runs(history, note)
     machine = {"processor": cpu_name(), "threads": settings["threads"]}
 
@@ -100,10 +98,8 @@ def measure(
     note: Note,
 ) -> dict[Path | None, Measured]:
     """Decode a few answers of the task plainly, by copying alone, and with each of the drafts.
-
     Costs of passes are measured on loading, and stored. done: called after each draft. note: called about
-    drafts that cannot be loaded.
-    """
+    drafts that cannot be loaded."""
     found: dict[Path | None, Measured] = {}
     for one in (None, *drafts):
         path = None if one is None else one.facts.path
@@ -173,10 +169,8 @@ def newest_result(
     machine: Mapping[str, Any],
 ) -> Measured | None:
     """Return the result of the newest bench of these models that measured one of the drafters alone.
-
     Of several drafters or settings it is the fastest. runs: newest first. target, draft: fingerprints. task:
-    of the suite; ANY_TASK for all of it. machine: the required processor and threads.
-    """
+    of the suite; ANY_TASK for all of it. machine: the required processor and threads."""
 
     def fingerprint(made: Mapping[str, Any], role: str) -> str | None:
         model = made.get(role)

@@ -1,24 +1,32 @@
-"""Evidence for a diagnosis: from the models' headers, from the machine, and from a short drafted run."""
+"""The costs of passes, and evidence for a diagnosis: from headers, the machine and a short drafted run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.api import LLM
+from paceline.bench.provenance import provenance
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
-from paceline.hardware.load import OtherLoad
+from paceline.hardware.cores import OtherLoad
 from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
+from paceline.profiling.pass_costs import as_costs, cost_key, measure_costs, roles
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling
+from paceline.storage.costs import CachedCosts, MeasurementEffort, load, store
+from paceline.system.home import Warn
 
+FORMAT = 1
+# A draft model's passes are cheap, and hardly any has more rows than a target's step emits tokens.
+DRAFT_SHARE, DRAFT_ROWS = 0.25, 16
 RUN = "run"  # of a progress bar: a tick for each of its TICKS tokens
 TOKENS, SECONDS = 96, 6.0  # of the plain and the drafted run together, at most
 TICKS = 2 * TOKENS
@@ -32,6 +40,48 @@ def variance(values):
 """
 
 ProgressTick = Callable[[str], None]
+
+
+def report_costs(
+    llm: LLM,
+    effort: MeasurementEffort,
+    warn: Warn,
+    tick: Callable[[str, float], None],
+    *,
+    again: bool = False,
+) -> dict[str, Any]:
+    """Measure and store the costs that were not measured before with as much effort.
+    Return the record of `doctor --json`, which DecodingCosts.read reads. stored: the models whose costs were
+    known. doubts: by model, why nothing is concluded from its costs. tick: called with
+    the model and the completed share."""
+    found, doubts, reused = dict[str, CachedCosts](), dict[str, str](), list[str]()
+    for role, model in roles(llm.target, llm.draft).items():
+        depths = tuple(min(depth, model.caps.n_ctx) for depth in effort.depths)
+        request = replace(effort, depths=depths)
+        if role == "draft":
+            rows = tuple(n for n in effort.rows if n <= DRAFT_ROWS)
+            request = replace(request, seconds=DRAFT_SHARE * effort.seconds, rows=rows)
+        key = cost_key(model, role)
+        cached = load(key, warn)
+        if cached is not None and cached.effort.covers(request) and not again:
+            found[role] = cached
+            reused.append(role)
+            continue
+        found[role] = measured = measure_costs(model, request, partial(tick, role))
+        if cached is not None:
+            measured.step = cached.step
+        if measured.doubt:
+            doubts[role] = measured.doubt
+        else:
+            store(key, measured, warn)
+    return {
+        "format": FORMAT,
+        **as_costs(found).as_dict(),
+        "stored": reused,
+        "noise": {role: it.cost.timing_jitter for role, it in found.items() if role not in reused},
+        "doubts": doubts,
+        "provenance": provenance(llm, asdict(effort) | {"again": again}),
+    }
 
 
 def evidence_of_models(
@@ -74,10 +124,8 @@ def evidence_of_models(
 
 def evidence_of_run(evidence: Evidence, llm: LLM, tick: ProgressTick) -> tuple[Evidence, dict[str, Any]]:
     """Decode a short text plainly and with drafts. tick: called after every token; its exceptions end it.
-
     Return the evidence, and a record. run: as of `paceline run --json`. said: whether the outputs are the
-    same. speedup: None if they are not.
-    """
+    same. speedup: None if they are not."""
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)

@@ -13,7 +13,6 @@ GROUPS, MOUNTS = "/proc/self/cgroup", "/proc/self/mountinfo"
 @dataclass(frozen=True)
 class Limits:
     """The limits of control groups; None is no limit.
-
     known: True if there are control groups. cpus: the quota in processors. cpuset: usable processors.
     memory: bytes."""
 
@@ -52,7 +51,6 @@ def _mount(files: SystemFiles) -> tuple[str, str] | None:
 
 def _folders(files: SystemFiles) -> list[str]:
     """Return the visible folders of the process's group and of the groups above it.
-
     A container without a cgroup namespace has the host's name of its group, but sees only the end of it."""
     lines = (files.text(GROUPS) or "").splitlines()
     group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)

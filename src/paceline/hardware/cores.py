@@ -1,14 +1,16 @@
-"""The processors that this process may run on: physical cores, sockets and efficiency cores."""
+"""The processors that this process may run on, and the processor time that other programs take of them."""
 
 from __future__ import annotations
 
 import os
 import platform
+import time
 from dataclasses import dataclass
 
 from paceline.hardware.files import SystemFiles
 
 CPU = "/sys/devices/system/cpu"
+USUAL_LOAD = 0.25  # processors that other programs usually keep busy
 PERFORMANCE, EFFICIENCY = "performance", "efficiency"
 
 
@@ -118,3 +120,33 @@ def _count_cores(allowed: frozenset[int] | None) -> Cores:
     physical = min(psutil.cpu_count(logical=False) or logical, logical)
     cpus = tuple(Cpu(n, n * physical // logical) for n in range(max(logical, numbers[-1] + 1)))
     return Cores(cpus, frozenset(numbers))
+
+
+def cores_taken(others: float, threads: int, logical: int, limit: float = USUAL_LOAD) -> bool:
+    """Return whether other programs, which keep `others` processors busy, take more than `limit` processors
+    from the threads."""
+    return others + threads > logical + limit
+
+
+class OtherLoad:
+    """A context that measures how many of this process's processors others kept busy meanwhile."""
+
+    def __enter__(self) -> OtherLoad:
+        self._began, self._before = time.monotonic(), _busy_seconds()
+        self.processors = 0.0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        seconds = max(1e-9, time.monotonic() - self._began)
+        self.processors = max(0.0, (_busy_seconds() - self._before) / seconds)
+
+
+def _busy_seconds() -> float:
+    """Return the seconds that other processes and the host took of the allowed processors."""
+    import psutil
+
+    times, allowed = psutil.cpu_times(percpu=True), allowed_here()
+    usable = [one for n, one in enumerate(times) if allowed is None or n in allowed] or times
+    busy = sum(getattr(one, kind, 0.0) for one in usable for kind in ("user", "nice", "system", "steal"))
+    own = os.times()
+    return float(busy) - own.user - own.system

@@ -71,10 +71,8 @@ def _drm(files: SystemFiles, known: set[str]) -> list[Gpu]:
             continue
         total = files.number(f"{device}/mem_info_vram_total")
         used = files.number(f"{device}/mem_info_vram_used")
-        name = (
-            files.text(f"{device}/product_name")
-            or f"{vendor} GPU {files.text(f'{device}/device') or ''}".strip()
-        )
+        generic = f"{vendor} GPU {files.text(f'{device}/device') or ''}".strip()
+        name = files.text(f"{device}/product_name") or generic
         free = None if total is None or used is None else max(0, total - used)
         out.append(Gpu(vendor, name, total, free, shared=vendor == "Intel" and total is None))
     return out

@@ -55,7 +55,6 @@ class MemoryInfo:
 @dataclass(frozen=True)
 class Hardware:
     """The hardware of a machine; None means unknown.
-
     offload: True if the engine can use a GPU. read_errors: a line for each error.
     kernels: Paceline's kernels for the engine, or why there are none."""
 
@@ -87,13 +86,9 @@ class Hardware:
 
 
 def probe(
-    files: SystemFiles | None = None,
-    *,
-    engine: str | None = None,
-    offload: bool | None = None,
+    files: SystemFiles | None = None, *, engine: str | None = None, offload: bool | None = None
 ) -> Hardware:
     """Probe this machine, or a recorded tree of files. Unreadable files are noted in `read_errors`.
-
     engine: llama.cpp's description of its build."""
     here = files is None
     files = files or SystemFiles()

@@ -27,7 +27,6 @@ class ThreadAdvice:
 
 def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
     """Advise one thread per physical core, without efficiency cores: all threads wait for the slowest.
-
     A quota is rounded down. Other threads spin while they wait for a throttled one, which burns the rest of
     the quota (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4)."""
     threads = cores.of_kind(PERFORMANCE) or cores.physical

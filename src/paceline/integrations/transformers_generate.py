@@ -1,8 +1,7 @@
 """Paceline inside transformers: `model.generate(**inputs, custom_generate=paceline.hf_generate)`.
 
 The caller's model, logits processors and stopping criteria stay in place: greedy text is that of `generate`,
-and sampled text has the same distribution, with other random draws.
-"""
+and sampled text has the same distribution, with other random draws."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ def hf_generate(
     **given: Any,
 ) -> Any:
     """Decode one or several prompts, greedily or sampled, as `custom_generate` of `generate`.
-
     Return what `generate` returns, without scores. Raises UsageError for features of transformers' loop, such
     as beams and several answers to one prompt.
 
@@ -134,7 +132,6 @@ def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
 
 def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any, Drafter, DraftPolicy]:
     """Return the model's target, drafter and policy, which are cached; new settings make them anew.
-
     They hold KV caches, what drafters have learned, and costs."""
     from paceline.backends.transformers.target import HfTarget
 

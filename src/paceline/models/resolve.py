@@ -17,7 +17,6 @@ from paceline.system.identity import sha256_of
 
 def file_of(text: str | os.PathLike[str]) -> Path:
     """Return the file to load, the first of several; toy models and views keep their names.
-
     hf:NAME is a model's folder, also in the hub's cache, or hf:FILE for a GGUF file.
     Raises UsageError for a name that is not on this machine. A path need not exist."""
     from paceline.models.stores.hub_cache import folder_in_cache
@@ -48,7 +47,6 @@ def default_name(target: str) -> str:
 
 def local_files(text: str, reference: Reference) -> list[LocalFile]:
     """Return the local files of a reference parsed from `text`.
-
     Raises UsageError with similar names if there are none, ModelError if a file of the zoo is damaged."""
     from paceline.models.stores.hub_cache import find_cached
     from paceline.models.stores.inventory import installed_names

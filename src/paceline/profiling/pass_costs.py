@@ -9,6 +9,8 @@ from math import isfinite
 from typing import Any
 
 from paceline.backends.interface import Backend, ModelSetup
+from paceline.models.names import model_path
+from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, implausibility, measure
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.ledger import MAX_SHOWN_ROWS, break_even_reason
@@ -28,21 +30,27 @@ MAX_LOST_SHARE = 0.25  # of the threads' processors, to other programs
 
 def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     """Return all that a model's costs depend on. role: a draft model is measured with less effort.
-
-    Raises MissingExtraError without the backend, and OSError without the model.
-    """
+    Raises MissingExtraError without the backend, and OSError without the model."""
     from paceline.hardware.threads import logical_cores
     from paceline.system.identity import cpu_name
 
     return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
 
 
+def known_costs(model: ModelSetup, role: str) -> CachedCosts | None:
+    """Return the stored costs of a model with these settings, or None."""
+    if not model_path(model.path).exists():
+        return None
+    try:
+        return load(cost_key(model, role), _silent)
+    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured
+        return None
+
+
 def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr) -> DecodingCosts:
     """Return the costs of both models; unknown ones are measured in a few seconds.
-
     Costs by which no draft pays are measured once more, for twice as long. Call this before the models are
-    used: it takes one session of each, and drops the cached prefixes of closed sessions.
-    """
+    used: it takes one session of each, and drops the cached prefixes of closed sessions."""
     found: dict[str, CachedCosts] = {}
     for role, model in roles(target, draft).items():
         key, effort = cost_key(model, role), QUICK_EFFORT[role]
@@ -102,10 +110,8 @@ def never_pays(cost: PassCosts) -> bool:
 
 def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
     """Let the draft model's passes update its costs, as the policy updates the target's.
-
     Between passes of a large target they take longer than one after the other. Not for a replay, which has no
-    passes of a target.
-    """
+    passes of a target."""
     if draft is not None and costs.draft is not None:
         draft.on_forward = costs.draft.update
 
@@ -114,7 +120,7 @@ def measure_costs(
     model: Backend, effort: MeasurementEffort, tick: Callable[[float], None] = lambda _share: None
 ) -> CachedCosts:
     """Measure, and judge the measurement: `doubt` says why it must not be stored."""
-    from paceline.hardware.load import OtherLoad, cores_taken
+    from paceline.hardware.cores import OtherLoad, cores_taken
     from paceline.hardware.threads import logical_cores
 
     with OtherLoad() as load:

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.bench import NOT_MEASURED, number
 from paceline.report.models import abbreviate_home
-from paceline.report.table import Block, size
+from paceline.report.table import NOT_MEASURED, Block, number, size
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
 

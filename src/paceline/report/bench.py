@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.table import Block, size, write_report
+from paceline.report.table import NOT_MEASURED, Block, number, size, write_report
 from paceline.speculative.printable import count, printable
 
 Record = Mapping[str, Any]
 
 PLAIN = "plain"  # the system that every speedup refers to
-NOT_MEASURED = "-"
 MIN_ITEMS = 6  # for a conclusion
 MAX_NAME_CHARACTERS = 24  # of a verdict in the table; a longer verdict is a note
 
@@ -95,10 +94,6 @@ def interval(speedup: Record) -> str:
 
 def times(value: float) -> str:
     return f"{value:.2f}x"
-
-
-def number(value: float | None, pattern: str, scale: float = 1.0) -> str:
-    return NOT_MEASURED if value is None else format(value * scale, pattern)
 
 
 def model(it: Record) -> str:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.bench import NOT_MEASURED, header
-from paceline.report.table import Block, bar, write_report
+from paceline.report.bench import header
+from paceline.report.table import NOT_MEASURED, Block, bar, write_report
 from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.table import size
-from paceline.report.where import write as write_where
+from paceline.report.table import size, write_phases
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
 
@@ -101,7 +100,7 @@ def diagnosis(found: Record, file: IO[str]) -> None:
     """Write the time of each phase, and the causes of a loss."""
     run = found["run"]
     if run is not None:
-        write_where(run["run"], file)
+        write_phases(run["run"], file)
         rate = run["run"]["stats"]["acceptance_rate"]
         texts = [] if rate is None else [f"acceptance rate {rate:.2f}"]
         if run["speedup"] is not None:

@@ -14,10 +14,20 @@ from rich.table import Table
 from paceline.speculative.printable import count
 from paceline.system.terminal import wrapped
 
+NOT_MEASURED = "-"
 MAX_COLUMN_WIDTH = 10_000
 COLUMN_GAP = 2
 MIN_WRAPPED, MAX_NAME = 12, 24  # characters of a wrapped column, and of a name that is not wrapped
 BAR_WIDTH = 16  # characters of the longest bar
+
+
+PHASES = {
+    "draft": "proposing",
+    "forward": "the target's passes",
+    "verify": "verifying",
+    "commit": "committing and rolling back",
+    "other": "policy and scheduling",
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ def write_report(
 def size(n_bytes: int | None) -> str:
     """Return a size in decimal units: 4.7 GB, 850 MB."""
     if n_bytes is None:
-        return "-"
+        return NOT_MEASURED
     if n_bytes >= 999.5e6:
         return f"{n_bytes / 1e9:.1f} GB" if n_bytes < 99.95e9 else f"{n_bytes / 1e9:.0f} GB"
     return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 9.95e6 else f"{n_bytes / 1e6:.0f} MB"
@@ -61,8 +71,8 @@ def bar(value: float, largest: float) -> str:
     return "█" * max(1, round(BAR_WIDTH * value / largest)) if largest > 0 else ""
 
 
-def ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def number(value: float | None, pattern: str = ".2f", scale: float = 1.0) -> str:
+    return NOT_MEASURED if value is None else format(value * scale, pattern)
 
 
 def summary(run: Mapping[str, Any]) -> str:
@@ -91,8 +101,8 @@ def details(run: Mapping[str, Any]) -> str:
     if stats["drafted"]:
         drafted = {name: s for name, s in stats["by_source"].items() if s["drafted"]}
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
-        parts.append(f"acceptance rate {ratio(stats['acceptance_rate'])} ({shares})")
-        parts.append(f"acceptance length {ratio(stats['acceptance_length'])}")
+        parts.append(f"acceptance rate {number(stats['acceptance_rate'])} ({shares})")
+        parts.append(f"acceptance length {number(stats['acceptance_length'])}")
     if why := (run.get("policy") or {}).get("why"):
         parts.append(why)
     return "; ".join(parts)
@@ -111,7 +121,7 @@ def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
     for name, run in (("plain", plain), ("drafted", drafted)):
         stats = run["stats"]
         speed, baseline = run["tokens_per_second"], plain["tokens_per_second"]
-        acceptance = [ratio(stats[key]) for key in ("acceptance_rate", "acceptance_length")]
+        acceptance = [number(stats[key]) for key in ("acceptance_rate", "acceptance_length")]
         figures = (f"{run['n_tokens']}", f"{speed:.1f}", f"{speed / baseline:.2f}x", *acceptance)
         rows.append((name, bar(speed, fastest), *figures))
     columns = ("", "", "tokens", "tokens/s", "speedup", "acceptance\nrate", "acceptance\nlength")
@@ -130,6 +140,18 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
     names = ("tried", "proposed", "right", "drafted", "accepted")
     rows = [(name, *(f"{s[key]}" for key in names)) for name, s in stats["by_source"].items()]
     write_table(("drafter", *names), rows, file, 1)
+
+
+def write_phases(run: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the time of each phase of a run. run: the output of `paceline run --json`."""
+    stats = run["stats"]
+    steps, total = max(1, stats["steps"]), sum(stats["time"].values())
+    spent = {PHASES[name]: seconds for name, seconds in stats["time"].items()} | {"all": total}
+    rows = [
+        (phase, f"{1e3 * s:.1f}", f"{s / total:.1%}" if total else "-", f"{1e6 * s / steps:.0f}")
+        for phase, s in spent.items()
+    ]
+    write_table((f"time of {count(stats['steps'], 'step')}", "ms", "share", "us/step"), rows, file, 1)
 
 
 def write_table(

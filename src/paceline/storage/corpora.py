@@ -1,8 +1,7 @@
 """Corpora on this machine, and their manifests.
 
 A corpus is a folder with manifest.json and `static.ngram` (an n-gram cache in llama.cpp's format) or
-`datastore` (a suffix array), or both. The manifest has the fingerprint of the vocabulary.
-"""
+`datastore` (a suffix array), or both. The manifest has the fingerprint of the vocabulary."""
 
 from __future__ import annotations
 
@@ -49,7 +48,6 @@ class SourceCounts:
 @dataclass(frozen=True)
 class Manifest:
     """The description of a corpus.
-
     model: file name of the tokenizer's model. n_vocab, fingerprint: of its vocabulary.
     skipped: files and lines left out, by reason. created: UTC, ISO 8601. paceline: the version."""
 
@@ -137,7 +135,6 @@ def names() -> list[str]:
 
 def find_corpus(name_or_path: str | Path) -> Corpus:
     """Find a corpus by its name, or by its folder's path if the text has a separator.
-
     Raises UsageError if there is none, ModelError for a damaged or newer one."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
@@ -212,7 +209,6 @@ class Corpora:
     @classmethod
     def find(cls, names: Sequence[str | Path], vocab: Vocab | None = None) -> Corpora:
         """Find corpora by name or folder, and n-gram caches by file.
-
         Raises UsageError, or VocabError for a corpus of another vocabulary; cache files have none."""
         caches, stores = list[Path](), list[Path]()
         for name in names:

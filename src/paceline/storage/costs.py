@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from paceline.speculative.policy.cost_measurement import implausibility
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.system import home
 from paceline.system.home import Key, Warn
+
+FOLDER = "costs"
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,12 @@ class CachedCosts:
     doubt: str = ""
 
 
-def path_of(key: Key) -> Path:
-    """Return the file of the costs for `key`."""
-    return home.record_path("costs", key)
-
-
 def load(key: Key, warn: Warn) -> CachedCosts | None:
     """Return the cached costs, or None. `warn` is called about damaged and implausible ones."""
-    cached = home.load_record("costs", key, _read, warn, "costs are measured again")
+    cached = home.load_record(FOLDER, key, _read, warn, "costs are measured again")
     if cached is not None and (reason := implausibility(cached.cost.table)):
-        warn(f"{path_of(key)}: costs that no machine has ({reason}); they are measured again")
+        path = home.record_path(FOLDER, key)
+        warn(f"{path}: costs that no machine has ({reason}); they are measured again")
         return None
     return cached
 
@@ -68,4 +65,4 @@ def _read(data: Mapping[str, Any]) -> CachedCosts:
 def store(key: Key, cached: CachedCosts, warn: Warn) -> bool:
     """Write the costs. If that fails, call `warn` and return False."""
     record = {"cost": cached.cost.as_dict(), "step": cached.step, "effort": asdict(cached.effort)}
-    return home.write_record("costs", key, record, warn, "costs are measured again next time")
+    return home.write_record(FOLDER, key, record, warn, "costs are measured again next time")

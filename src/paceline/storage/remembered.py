@@ -1,8 +1,7 @@
 """Past outputs of a project, stored for the drafters that learn from them (`--remember`).
 
 There is one file of JSON lines per project and vocabulary, in the user's data folder. The first line names
-the project, all others are outputs. Incomplete lines of killed processes are skipped.
-"""
+the project, all others are outputs. Incomplete lines of killed processes are skipped."""
 
 from __future__ import annotations
 
@@ -40,7 +39,6 @@ class HistoryInfo:
 
 class AnswerHistory:
     """A project's past outputs in one vocabulary; several processes may use it at once.
-
     warn: called once if an output cannot be written; later outputs are dropped then."""
 
     def __init__(self, path: Path, project: Path, vocab: Vocab, warn: Warn) -> None:

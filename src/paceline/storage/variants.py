@@ -14,7 +14,6 @@ VIEWS, LOSSY = "views", "lossy"  # folders
 @dataclass(frozen=True)
 class CachedView:
     """A search result. words: the view's option. agreement: share of `judged` held-out tokens that match.
-
     share: time of a token relative to the model's. method, tries: of the search."""
 
     words: str

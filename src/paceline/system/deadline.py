@@ -1,7 +1,6 @@
 """A limit on the total time of a server's answer.
 
-The timeout of a socket ends silence only, not a server that sends a byte now and then, or endless headers.
-"""
+The timeout of a socket ends silence only, not a server that sends a byte now and then, or endless headers."""
 
 from __future__ import annotations
 

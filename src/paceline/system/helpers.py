@@ -3,8 +3,7 @@
 Each thread that enters a parallel region gets a team of threads until it ends or releases them. If all teams
 together exceed the processors, GCC's OpenMP sleeps at barriers instead of spinning. With one thread that has
 measured a model and another that decodes, passes took 1.4 times as long, those of a small draft up to eight
-times (docs/log/serving.md).
-"""
+times (docs/log/serving.md)."""
 
 from __future__ import annotations
 

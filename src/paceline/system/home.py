@@ -58,7 +58,6 @@ def load_record(
     otherwise: str = "",
 ) -> T | None:
     """Return the record that `write_record` wrote for this key, converted by `read`; None without one.
-
     warn: called for a file that cannot be used, with the consequence, `otherwise`."""
     path = record_path(folder, key)
     reason = "is damaged, or of another version"

@@ -18,7 +18,6 @@ T = TypeVar("T")
 @cache
 def file_fingerprint(path: Path) -> str:
     """Return the SHA-256 over a file's size, first and last MiB.
-
     The end is weights. A hash of the whole file would take seconds for 20 GB."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
@@ -46,7 +45,6 @@ def cached(
     load: Callable[[Any], T],
 ) -> T:
     """Return the result of `compute` for these files, cached while size, inode and time of change stay.
-
     dump, load: convert the result to and from JSON. Raises OSError, and the exceptions of `compute`."""
     key = _stamps(files)
     found = load_record(folder, key, lambda value: load(value["found"]))

@@ -29,7 +29,6 @@ def exit_now(
     code: int, undo: list[Callable[[], object]] = _undo, end: Callable[[int], NoReturn] = os._exit
 ) -> NoReturn:
     """Call the cleanups, and exit with this code.
-
     The defaults bind the list and `os._exit`: a signal may come after Python has cleared the modules."""
     for one in reversed(undo):
         try:

@@ -18,7 +18,6 @@ HOLDER = ".lock"  # the file that names the process of a run_lock
 @contextmanager
 def folder_lock(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Let one process at a time work in a folder; the system releases the lock even after `kill -9`.
-
     wait: for the process that has it; otherwise raise BlockingIOError.
     Without locks (Windows, some network file systems) all processes may. Raises OSError."""
     try:
@@ -66,7 +65,6 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 class FairLock:
     """A lock that threads acquire in the order of their requests.
-
     Each inner lock is held by a separate `with` statement, one of them in a generator: wherever Ctrl-C
     comes, both are released."""
 

@@ -29,7 +29,6 @@ def wait_within(
     tick: Tick = lambda _elapsed, _cpu: None,
 ) -> int:
     """Wait for the process and return its exit status.
-
     cpu_seconds: limit of the busiest thread's processor time, children included. idle_seconds: limit of the
     time without progress. The limits count what was polled, so that neither a suspended computer nor a
     stopped job exceeds them.
@@ -96,7 +95,6 @@ def run_within(
     **settings: Any,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command without input and return its output; any exception kills it. See `wait_within`.
-
     settings: as of subprocess.Popen. Raises OSError if the command cannot be started."""
     import tempfile
 

@@ -1,7 +1,6 @@
 """Scratch files and folders, with names that no other process takes.
 
-Those of killed processes are removed two days later, by the next process that works in the same folder.
-"""
+Those of killed processes are removed two days later, by the next process that works in the same folder."""
 
 from __future__ import annotations
 

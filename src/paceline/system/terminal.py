@@ -28,7 +28,6 @@ def wrapped(text: str, file: IO[str], hanging: int = 0) -> str:
 
 class WordWrap:
     """Wraps streamed text between words: a word that does not fit moves to the next line.
-
     width: of the terminal, in cells."""
 
     def __init__(self, width: int) -> None:

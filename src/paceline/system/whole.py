@@ -18,7 +18,6 @@ from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
 @contextmanager
 def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Iterator[Path]:
     """Make an empty file, which is renamed to `path` at the end, or removed on errors. Links are followed.
-
     private: readable by the user only, from the first byte on; by default by the umask, or like the replaced
     file. new: raise OSError if the name is taken by then. Raises OSError, which names `path`."""
     target = Path(os.path.realpath(path))
@@ -69,7 +68,6 @@ def check_output(out: Path, *sources: Path, force: bool) -> None:
 @contextmanager
 def write_output(out: Path, *, force: bool) -> Iterator[Path]:
     """Write a file that the user named, atomically.
-
     Raises PacelineError if another process has made it meanwhile, or if it cannot be written."""
     try:
         with atomic_write(out, new=not force) as part:

@@ -11,7 +11,7 @@ import pytest
 
 from gguf_files import finish, write_llama
 from paceline.models import zoo
-from paceline.models.headers import cursor
+from paceline.models.headers import gguf_header
 from paceline.models.headers.gguf_header import SkippedArray, read_header
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, array, key, tensor, text
@@ -66,7 +66,7 @@ def test_strings_across_the_blocks_that_are_read_are_whole(
     path = tmp_path / "model.gguf"
     path.write_bytes(raw([key("words", ARRAY, array(STRING, 500, b"".join(map(text, words)))), ARCH]))
     for block in (1, 7, 64, 1 << 20):
-        monkeypatch.setattr(cursor, "BLOCK_BYTES", block)
+        monkeypatch.setattr(gguf_header, "BLOCK_BYTES", block)
         found = read_header(path).metadata
         assert found["words"] == words
         assert found["general.architecture"] == "llama"
@@ -78,7 +78,7 @@ def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch:
     path.write_bytes(
         raw([key("n", ARRAY, numbers), key("t", ARRAY, array(STRING, 2, text("a") + text("b"))), ARCH])
     )
-    monkeypatch.setattr(cursor, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(gguf_header, "BLOCK_BYTES", 64)
     found = read_header(path, lambda name, count: False).metadata
     assert found == {"n": SkippedArray(5000), "t": SkippedArray(2), "general.architecture": "llama"}
 

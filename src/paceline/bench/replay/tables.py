@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from paceline.report.table import Block, ratio, write_report
+from paceline.report.table import Block, number, write_report
 from paceline.speculative.printable import count, printable
 
 Record = Mapping[str, Any]
@@ -70,7 +70,7 @@ def cells(sums: Record) -> tuple[str, ...]:
 
 
 def acceptance_rate(counts: Record) -> str:
-    return ratio(counts["accepted"] / counts["drafted"] if counts["drafted"] else None)
+    return number(counts["accepted"] / counts["drafted"] if counts["drafted"] else None)
 
 
 def within(interval: Record, form: str) -> str:

@@ -28,7 +28,6 @@ def command(engine: str, request: EngineRequest) -> list[str]:
 
 def launch(command: Sequence[str]) -> NoReturn:
     """Print the command and replace this process by it, so that signals and the exit code pass through.
-
     Raises MissingExtraError if the program is not installed, UsageError if it cannot be started."""
     print(redacted_command(command), file=sys.stderr, flush=True)
     name = command[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.integrations.export.engine_request import EngineRequest
-from paceline.integrations.export.method import COPIES, DRAFT_MODEL, is_gguf, method_for, strip_prefix
+from paceline.integrations.export import engine_request as export
+from paceline.integrations.export.engine_request import COPIES, DRAFT_MODEL, EngineRequest
 from paceline.speculative.errors import UsageError
 
 EAGLES = ("eagle", "eagle3")
@@ -14,9 +14,9 @@ RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
 
 def arguments(request: EngineRequest) -> list[str]:
     """Return the command. Raises UsageError if SGLang cannot do it losslessly."""
-    model = strip_prefix(request.model)
-    draft = strip_prefix(request.draft) if request.draft else ""
-    if draft and is_gguf(model) != is_gguf(draft):
+    model = export.strip_prefix(request.model)
+    draft = export.strip_prefix(request.draft) if request.draft else ""
+    if draft and export.is_gguf(model) != export.is_gguf(draft):
         raise UsageError(f"{model} and {draft}: for SGLang both must be GGUF files, or none")
     out = ["sglang", "serve", "--model-path", model]
     if method := method_of(request):
@@ -28,7 +28,7 @@ def arguments(request: EngineRequest) -> list[str]:
 
 def method_of(request: EngineRequest) -> str:
     """Return SGLang's algorithm in lower case, or "" for plain decoding. Raises UsageError."""
-    method = method_for("SGLang", request)
+    method = export.method_for("SGLang", request)
     if method == COPIES and not set(request.drafters) <= {"auto", "lookup", "ngram"}:
         raise UsageError(
             f"SGLang takes no drafters from outside, and {','.join(request.drafters)} would be: it has "

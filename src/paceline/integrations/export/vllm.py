@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from paceline.integrations.export.engine_request import EngineRequest
-from paceline.integrations.export.method import COPIES, DRAFT_MODEL, is_gguf, method_for, strip_prefix
+from paceline.integrations.export import engine_request as export
+from paceline.integrations.export.engine_request import COPIES, DRAFT_MODEL, EngineRequest
 from paceline.speculative.errors import UsageError
 
 PORTFOLIO = {"method": "custom_class", "model": "paceline.integrations.vllm.Portfolio"}
@@ -18,16 +18,16 @@ RESERVED_FLAGS = ("--spec", "-sc", "--additional-config")
 
 def arguments(request: EngineRequest) -> list[str]:
     """Return the command. Raises UsageError if vLLM cannot do it losslessly."""
-    model = strip_prefix(request.model)
-    draft = strip_prefix(request.draft) if request.draft else ""
+    model = export.strip_prefix(request.model)
+    draft = export.strip_prefix(request.draft) if request.draft else ""
     for name in (model, draft):
-        if is_gguf(name):
+        if export.is_gguf(name):
             raise UsageError(
                 f"{name}: vLLM 0.33 reads no GGUF files of itself: give the folder or hub name of the model "
                 "in safetensors, or use --engine sglang"
             )
     out = ["vllm", "serve", model]
-    if method := method_for("vLLM", request):
+    if method := export.method_for("vLLM", request):
         speculative, section = configuration(request, method, draft)
         out += ["--speculative-config", json.dumps(speculative)]
         out += ["--additional-config", json.dumps({"paceline": section})] if section else []

@@ -34,7 +34,6 @@ CHEAP = ("suffix", "datastore")
 @dataclass(frozen=True)
 class Options:
     """Settings of the drafters in vLLM.
-
     drafters: names of drafters that copy, in the order they are called.
     corpora: names or folders of corpora, or n-gram caches.
     rows: on an H100 a dense 16-bit model is compute-bound from about 300 rows

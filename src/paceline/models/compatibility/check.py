@@ -1,8 +1,7 @@
 """Compatibility of a draft with a target, judged from their headers.
 
 The rules of a shared vocabulary are those of vocab/shared.py, after llama.cpp; translations use the token
-pairs of vocab/intersection.py.
-"""
+pairs of vocab/intersection.py."""
 
 from __future__ import annotations
 
@@ -27,7 +26,6 @@ MAX_SHOWN_BYTES = 32  # of a token's text
 @dataclass(frozen=True)
 class Compatibility:
     """The verdict on a draft model, with all comparisons.
-
     target, draft: paths.
     verdict: SAME (identical vocabularies), COMPATIBLE (equal ids), MAPPABLE (--cross-vocab) or INCOMPATIBLE.
     reasons: in display order; an agreement is a note without text."""

@@ -1,7 +1,6 @@
 """Known draft models by the target's family, to download if no installed model fits.
 
-The table known_pairs.json cites a source for each pair. It has no draft heads (EAGLE-3, MTP, DFlash).
-"""
+The table known_pairs.json cites a source for each pair. It has no draft heads (EAGLE-3, MTP, DFlash)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ SMALLER = 3  # required ratio of target to draft parameters
 @dataclass(frozen=True)
 class KnownPair:
     """A draft model for a family of targets.
-
     targets, excluded: patterns of the target's family or name, in lower case.
     least: the target's minimum parameters. draft: a reference for `paceline pull`. largest: draft parameters.
     caveat, source: may be empty."""

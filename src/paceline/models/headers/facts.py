@@ -23,7 +23,6 @@ HYBRID_ARCHS = frozenset(
 @dataclass(frozen=True)
 class TokenizerFacts:
     """A tokenizer as a model's files define it; None means unspecified.
-
     kind: llama.cpp's type (SPM, BPE, WPM, UGM, RWKV, PLaMo-2). pre: pre-tokenizer.
     texts: token texts by id. types: llama.cpp's token types (see vocabulary.py), or empty.
     special: ids by role (bos, eos, eot, eom, unk, sep, pad, mask, fim_pre, ...). ends: ids of end tokens."""
@@ -42,7 +41,6 @@ class TokenizerFacts:
 @dataclass(frozen=True)
 class ModelFacts:
     """The facts of a model; None, 0 or empty means unknown or absent.
-
     files: all files of the model; the first, for hf the folder, is loaded. format: gguf or hf.
     family: a guess from names, in lower case, without size (qwen2.5, llama-3.2).
     quantisation: the file type (Q4_K_M, BF16, ...). size: bytes of the files, for hf of the weights.

@@ -36,7 +36,6 @@ ROLE = re.compile(r"tokenizer\.ggml\.(.*)_token_id", re.DOTALL)
 
 class GGUFFile:
     """A GGUF file: the header in memory, and the weights mapped. Raises ModelError for a damaged file.
-
     values: the metadata without arrays. text, number: see GGUFHeader. fields: the raw bytes of each key."""
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +64,6 @@ class GGUFFile:
 class TensorRows:
     """A tensor that is read row by row as float32; a vector has rows of one number, and the rows of experts
     follow one another.
-
     size: rows. width: numbers in a row. Raises ModelError for an unsupported type of weights."""
 
     def __init__(self, file: GGUFFile, tensor: TensorInfo) -> None:
@@ -107,10 +105,10 @@ def copy_part(file: GGUFFile, tensor: TensorInfo) -> TensorToWrite:
     """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
-    starts = range(0, len(raw), COPY_BYTES)
-    return TensorToWrite(
-        tensor.name, tensor.shape, tensor.type, len(raw), lambda: (raw[i : i + COPY_BYTES] for i in starts)
-    )
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        return (raw[i : i + COPY_BYTES] for i in range(0, len(raw), COPY_BYTES))
+
+    return TensorToWrite(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
 
 
 def weight_type(name: str) -> Any:
@@ -126,7 +124,6 @@ def quantise_part(
     name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
 ) -> TensorToWrite:
     """Return a quantised tensor of float32 rows.
-
     Raises UsageError for an unsuitable row length; its blocks raise ModelError for weights beyond F16."""
     import gguf
 

@@ -2,8 +2,7 @@
 
 gguf.GGUFReader maps the whole file and trusts its counts. This reader rejects sizes that no model needs and
 weights outside of the file; llama.cpp rejects more (ggml/src/gguf.cpp).
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-"""
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -12,14 +11,19 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from paceline.models.headers.cursor import Cursor, InvalidFile
 from paceline.models.headers.plain_file import open_regular_file, os_error_reason
 from paceline.speculative.errors import ModelError
 
+# The largest header known, Gemma 4's, has 16 MB, and 800,000 strings.
+MAX_HEADER_BYTES = 64 << 20
+MAX_STRINGS = 2 << 20
+BLOCK_BYTES = 1 << 20
+
+U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_DIMS = 4
@@ -79,7 +83,6 @@ Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | SkippedA
 @dataclass(frozen=True)
 class GGUFHeader:
     """A header. spans: start and end of each raw field. data: offset of the weights. size: file size.
-
     The methods return a value of the metadata, or a default if it is absent. They raise ModelError for a
     value of another type."""
 
@@ -131,9 +134,81 @@ def _is_natural(value: int | np.ndarray[Any, Any] | SkippedArray) -> bool:
     return isinstance(value, SkippedArray) or (type(value) is int and value >= 0)
 
 
+class InvalidFile(Exception):  # noqa: N818  # becomes a ModelError that names the file
+    pass
+
+
+class Cursor:
+    """A forward reader with fixed limits: a position in a header, whose bytes are in a growing buffer."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.size = size
+        self.position = 0
+        self._file = file
+        self._buffer = b""
+        self._strings = 0
+
+    def require_bytes(self, size: int, what: str) -> None:
+        """Raise InvalidFile unless the file and the limit have room for `size` more bytes."""
+        room = min(self.size, MAX_HEADER_BYTES) - self.position
+        if size > room:
+            raise InvalidFile(
+                f"{what} needs {size:,} bytes and has {room:,}: the file is damaged or was not downloaded "
+                f"whole, fetch it again; no model has a header of {MAX_HEADER_BYTES >> 20} MiB"
+            )
+
+    def take(self, size: int, what: str) -> bytes:
+        start, end = self.position, self.position + size
+        self._fill(end, what)
+        self.position = end
+        return self._buffer[start : self.position]
+
+    def u32(self, what: str) -> int:
+        return int(U32.unpack(self.take(4, what))[0])
+
+    def u64(self, what: str) -> int:
+        return int(U64.unpack(self.take(8, what))[0])
+
+    def string(self, what: str) -> str:
+        """Read a text; llama.cpp accepts invalid UTF-8, too."""
+        return self.take(self.u64(what), what).decode("utf-8", "replace")
+
+    def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
+        """Read `count` strings. This is the hot loop: a vocabulary with its merges has half a million."""
+        self.require_bytes(8 * count, what)
+        self._strings += count
+        if self._strings > MAX_STRINGS:
+            raise InvalidFile(f"{what} makes more than {MAX_STRINGS:,} texts: no model has so many")
+        found: list[bytes] = []
+        add, length_at = found.append, U64.unpack_from
+        buffer, at = self._buffer, self.position
+        for _ in range(count):
+            if at + 8 > len(buffer):
+                buffer = self._fill(at + 8, what)
+            end = at + 8 + length_at(buffer, at)[0]
+            if end > len(buffer):
+                buffer = self._fill(end, what)
+            if keep:
+                add(buffer[at + 8 : end])
+            at = end
+        self.position = at
+        return found
+
+    def _fill(self, end: int, what: str) -> bytes:
+        """Return the buffer, which has the bytes up to `end` now."""
+        if end > len(self._buffer):
+            self.require_bytes(end - self.position, what)
+            # Doubling the buffer bounds the number of copies.
+            size = max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES)
+            self._buffer += self._file.read(size - len(self._buffer))
+            if len(self._buffer) < end:  # the file became shorter while it was read
+                self.size = len(self._buffer)
+                self.require_bytes(end - self.position, what)
+        return self._buffer
+
+
 def read_header(path: Path, keep: Callable[[str, int], bool] = lambda _key, _count: True) -> GGUFHeader:
     """Read a header in bounded time and memory. keep: decides by key and length whether an array is read.
-
     Raises ModelError for a file that is no GGUF file or is damaged."""
     with open_regular_file(path) as file:
         try:

@@ -35,7 +35,6 @@ _ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp":
 
 def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a GGUF file, any part of a split model, or a folder with config.json.
-
     tokens: read the vocabulary, which takes longer. Raises ModelError for damaged or other files."""
     from paceline.models.headers.hub_folder import read_folder
 
@@ -46,7 +45,6 @@ def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
 
 def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a GGUF model. Raises ModelError for a damaged file or a missing part.
-
     Absent special tokens and flags stay unset; models/headers/vocabulary.py knows llama.cpp's defaults."""
     path = Path(path)
     parts = read_parts(path, tokens=tokens)
@@ -141,7 +139,6 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
 
 def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
     """Return the bytes of a token in the KV cache at F16; 0 if unknown.
-
     Sliding-window layers and shared caches count in full."""
 
     def number(key: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv",
 
 def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     """Read a folder. tokens: read the vocabulary from tokenizer.json, which must exist then.
-
     Raises ModelError for a folder without config.json, and for damaged files."""
     folder = Path(path)
     whole = _config(folder)
@@ -52,7 +52,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     weights, size = read_weights(folder)
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
-    sliding = config.get("use_sliding_window") is not False
+    sliding, number = config.get("use_sliding_window") is not False, partial(_first_number, config)
     names = [folder.absolute().name, _word(whole, "_name_or_path")]
     if folder.parent.name == "snapshots":  # of the hub's cache, where a revision's hash is the folder's name
         names.insert(0, folder.parent.parent.name.rpartition("--")[2])
@@ -65,19 +65,13 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         parameters=size // WIDTHS[quantisation] or None if quantisation in WIDTHS else None,
         quantisation=quantisation,
         size=size,
-        n_ctx=_first_number(
-            config, "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"
-        ),
-        n_layers=_first_number(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        n_vocab=_first_number(config, "vocab_size") or len(tokenizer.texts if tokenizer else ()),
-        experts=_first_number(
-            config, "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"
-        ),
-        experts_used=_first_number(
-            config, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"
-        ),
+        n_ctx=number("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"),
+        n_layers=number("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        n_vocab=number("vocab_size") or len(tokenizer.texts if tokenizer else ()),
+        experts=number("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
+        experts_used=number("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"),
         memory=memory,
-        sliding_window=_first_number(config, "sliding_window") if sliding else 0,
+        sliding_window=number("sliding_window") if sliding else 0,
         chat_template=_template(folder),
         tokenizer=tokenizer,
     )

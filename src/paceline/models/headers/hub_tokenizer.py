@@ -1,7 +1,6 @@
 """Read tokenizer.json as llama.cpp's converter would write it to a GGUF file, for comparison.
 
-After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-cpp-python 0.3.36.
-"""
+After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-cpp-python 0.3.36."""
 
 from __future__ import annotations
 
@@ -67,7 +66,6 @@ class TokenizerFile:
 
 def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     """Read a folder's tokenizer. config: config.json, the text model's part first.
-
     Raises ModelError for a missing or damaged tokenizer.json."""
     path = folder / "tokenizer.json"
     if not exists(path):
@@ -155,7 +153,6 @@ def _tokens(
 
 def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) -> dict[str, int]:
     """Return special ids by role: by text in tokenizer_config.json, else by id in config.json.
-
     Like the converter, ignore lists of ids and generation_config.json."""
     found: dict[str, int] = {}
     for role in _ROLES:

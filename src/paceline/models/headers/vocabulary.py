@@ -1,8 +1,7 @@
 """The vocabulary that llama.cpp would load, from a model's header.
 
 llama.cpp has defaults for absent values, by the type of the tokenizer (llama-vocab.cpp of llama-cpp-python
-0.3.36): a BPE file without a BOS token gets token 11, often a comma.
-"""
+0.3.36): a BPE file without a BOS token gets token 11, often a comma."""
 
 from __future__ import annotations
 

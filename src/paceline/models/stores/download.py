@@ -5,8 +5,7 @@ downloads of large files would never finish on slow lines. A partial file is the
 blobs, and becomes a blob once it has the hash that the hub states.
 
 File names come from the listing alone and are validated: huggingface_hub takes the names of blob and snapshot
-from the response headers unchecked, which lets a server write anywhere the user may.
-"""
+from the response headers unchecked, which lets a server write anywhere the user may."""
 
 from __future__ import annotations
 
@@ -87,7 +86,6 @@ def _remote(value: Any) -> RemoteFile:
 
 def pull(reference: Reference, watch: ProgressCallback, *, offline: bool = False) -> list[LocalFile]:
     """Return all files of a model after downloading what is missing; partial downloads are resumed.
-
     watch: called after every chunk; its exceptions end the download.
     Raises UsageError, ModelError or PacelineError."""
     if offline or hub_cache.env_flag("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
@@ -118,9 +116,8 @@ def _get(name: str, commit: str, remote: RemoteFile, watch: ProgressCallback) ->
         return LocalFile(pointer, remote.size, hub_cache.stated_sha256(pointer))
     received = 0 if blob_complete else _fetch(name, commit, remote, blob, watch)
     hub_cache.link(folder, pointer, blob, new=received > 0)
-    return LocalFile(
-        pointer, remote.size, hub_cache.stated_sha256(blob), received, hash_verified=received > 0
-    )
+    stated = hub_cache.stated_sha256(blob)
+    return LocalFile(pointer, remote.size, stated, received, hash_verified=received > 0)
 
 
 def _digest(path: Path, remote: RemoteFile) -> str:
@@ -256,10 +253,8 @@ def _translate_hub_errors(name: str) -> Iterator[None]:
                 later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
                 why = f"{host()} answers with the error {status}; {later}"
             case OSError():
-                why = (
-                    f"cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); make "
-                )
-                why += "room there, or name another folder with HF_HUB_CACHE"
+                why = f"cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); "
+                why += "make room there, or name another folder with HF_HUB_CACHE"
             case _:
                 why = f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine"
         raise kind(f"{name}: {why}") from error

@@ -8,8 +8,7 @@ Without symbolic links, as often on Windows, the snapshots hold the files. With 
 repositories, HASH is itself a link to another folder of the same cache.
 
 A program that lets a server choose names may have created links that lead anywhere on this machine. So a link
-in a snapshot counts only if it leads to a blob of the same repository.
-"""
+in a snapshot counts only if it leads to a blob of the same repository."""
 
 from __future__ import annotations
 
@@ -88,7 +87,6 @@ def _real(path: Path) -> Path:
 
 def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
     """Put a link to a blob, or a copy of it, into a snapshot, replacing what has that name.
-
     new: no other link leads to the blob, so it may be moved if links are impossible.
     Raises ModelError if the snapshot leads out of the cache."""
     pointer.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +118,6 @@ def stated_sha256(path: Path) -> str:
 
 def find_cached(reference: Reference) -> list[LocalFile]:
     """Return the cached files of a model or a draft head: of the current revision, else of an older one.
-
     Raises UsageError if no revision is complete."""
     folder = repo_folder(reference.name)
     started = any((folder / "blobs").glob("*.incomplete"))

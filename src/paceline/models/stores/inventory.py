@@ -1,7 +1,6 @@
 """The models on this machine: Ollama, the Hugging Face cache, LM Studio, llama.cpp, and folders.
 
-Only headers are read, and their contents are cached.
-"""
+Only headers are read, and their contents are cached."""
 
 from __future__ import annotations
 
@@ -49,7 +48,6 @@ DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draf
 @dataclass(frozen=True)
 class InstalledModel:
     """An installed model. Copies of a file are one model: a copy must not become its draft.
-
     reference: the name a user types. store: where it was found first. also: further references."""
 
     facts: ModelFacts
@@ -84,7 +82,6 @@ def list_models(
     environ: Mapping[str, str] = os.environ,
 ) -> Inventory:
     """Find all models in the stores of other programs, in `folders` and in PACELINE_MODELS.
-
     Unusable files become notes, never errors. own: the zoo's files by reference."""
     search = FolderSearch()
     stores = store_folders(environ)

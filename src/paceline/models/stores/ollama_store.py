@@ -4,8 +4,7 @@
     blobs/sha256-HEX                      a layer; sha256-HEX-partial during a download
 
 See Ollama's packages manifest and types/model. In manifests-v2 of newer versions a name is a link to a blob,
-the default host is ollama.com, and a manifest may be a list with an entry for each of Ollama's engines.
-"""
+the default host is ollama.com, and a manifest may be a list with an entry for each of Ollama's engines."""
 
 from __future__ import annotations
 
@@ -60,7 +59,6 @@ def candidates(root: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
 
 def find_ollama_model(reference: Reference) -> LocalFile:
     """Return the weights of a model from the first Ollama store that has them.
-
     Raises UsageError if no store has them completely."""
     search = FolderSearch()
     host, namespace, model = reference.name.split("/")
@@ -85,7 +83,6 @@ def _manifests(folder: Path, search: FolderSearch, depth: int = len(PART)) -> It
 
 def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFile | None:
     """Return the weights file of the manifest at `path`; None, and a note, without one.
-
     name: as in `ollama list`."""
     reference = f"ollama:{name}"
     # Each of these may be a link to another disk.
@@ -118,7 +115,6 @@ def weights(root: Path, path: Path, name: str, search: FolderSearch) -> LocalFil
 
 def _layers(root: Path, manifest: dict[str, Any], search: FolderSearch) -> dict[str, list[tuple[str, int]]]:
     """Return digest and size of the layers of each type; of a list, those of the first manifest with a model.
-
     Raises TypeError, KeyError or AttributeError for a malformed manifest. Sizes may be anything."""
     found: dict[str, list[tuple[str, int]]] = {}
     if "manifests" in manifest:

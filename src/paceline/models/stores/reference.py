@@ -6,8 +6,7 @@
     zoo:smollm2             the zoo: models that come with Paceline or with a Python package
 
 A file of a repository is selected as in llama.cpp (common/download.cpp). Without Q4_K_M or Q8_0, llama.cpp
-takes the first file; Paceline requires a choice.
-"""
+takes the first file; Paceline requires a choice."""
 
 from __future__ import annotations
 
@@ -60,7 +59,6 @@ _LABEL = re.compile(
 @dataclass(frozen=True)
 class Reference:
     """A parsed model reference.
-
     kind: PATH, OLLAMA, HUB or ZOO.
     name: the path; Ollama's host/namespace/name; USER/REPO; or a name of the zoo.
     tag: Ollama's tag; a repository's quantisation or file name, empty for the default."""
@@ -86,7 +84,6 @@ class Reference:
 @dataclass(frozen=True)
 class LocalFile:
     """A model file on this machine.
-
     sha256: as its store states it; empty if unknown.
     downloaded_bytes: received by this call. hash_verified: True if this call verified sha256.
     note: what its user should know."""
@@ -181,7 +178,6 @@ def _are_names(*parts: str) -> bool:
 
 def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ...]:
     """Return the files of one model in a repository, in order; several if the model was split.
-
     name: a quantisation or file name; empty for Q4_K_M, else Q8_0, else the only model.
     Raises UsageError with the choices if no model or several match, or if a part is missing."""
     models = variants(names)

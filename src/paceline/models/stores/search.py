@@ -1,8 +1,7 @@
 """The model folders of other programs, and a search through folders that other people may have written.
 
 Broken or circular links, unreadable folders, vanished files and misnamed files each become a note, and the
-search continues.
-"""
+search continues."""
 
 from __future__ import annotations
 
@@ -53,7 +52,6 @@ class FolderSearch:
 
     def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[os.DirEntry[str]]:
         """Return the folders of a folder and its regular files with these endings, by name.
-
         A missing folder is empty. Other files, perhaps millions, are not even looked at."""
         found = []
         try:
@@ -96,7 +94,6 @@ def file_id(status: os.stat_result) -> tuple[int, int]:
 
 def walk(root: Path, search: FolderSearch) -> Iterator[Path]:
     """Yield all models below `root`: GGUF files, first parts of split models, and folders with safetensors.
-
     Linked folders come last, each once; hidden folders are skipped."""
     seen: set[tuple[int, int]] = set()
     folders = deque([root])

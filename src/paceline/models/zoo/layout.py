@@ -64,9 +64,8 @@ class Mamba:
 
     def widened(self, factor: int) -> Mamba:
         """Return the dimensions with so many times the groups, each as it is."""
-        return replace(
-            self, inner=factor * self.inner, steps=factor * self.steps, groups=factor * self.groups
-        )
+        inner, steps, groups = (factor * n for n in (self.inner, self.steps, self.groups))
+        return replace(self, inner=inner, steps=steps, groups=groups)
 
 
 @dataclass(frozen=True)
@@ -249,6 +248,5 @@ def _wider(source: Layout) -> Iterator[Layout]:
                 yield replace(wider, mamba=source.mamba.widened(wider.width // source.width))
     else:
         for width in range(source.width, WIDEST + 1, 64):
-            yield replace(
-                source, width=width, mamba=source.mamba.widened(max(1, round(width / source.width)))
-            )
+            mamba = source.mamba.widened(max(1, round(width / source.width)))
+            yield replace(source, width=width, mamba=mamba)
