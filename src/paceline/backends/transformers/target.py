@@ -32,7 +32,7 @@ from paceline.backends.interface import OutputHead
 from paceline.backends.speculative_prefill import Attention, look_ahead
 from paceline.backends.transformers import weights
 from paceline.backends.transformers.attention_weights import attention_weights
-from paceline.backends.transformers.forward import HfForward, features_of
+from paceline.backends.transformers.forward import HfForward
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
     ArchitectureTraits,
@@ -66,7 +66,14 @@ from paceline.backends.transformers.view import (
 from paceline.backends.views import ModelView
 from paceline.models.names import model_path
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
+from paceline.speculative.interfaces import (
+    NO_FEATURES,
+    Caps,
+    Features,
+    PromptSelector,
+    RequiredOutputs,
+    Session,
+)
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -282,11 +289,8 @@ class HfTarget:
 
     def open(self, beside: Session | None = None) -> HfSession:
         self._require_open()
-        if (
-            isinstance(beside, HfSession)
-            and self._base_target is not None
-            and beside.slots is self._base_target._slots
-        ):
+        base = self._base_target
+        if isinstance(beside, HfSession) and base is not None and beside.slots is base._slots:
             return ViewSession(beside, self.caps.n_ctx)
         return HfSession(self._slots, self.caps.n_ctx)
 
@@ -361,6 +365,8 @@ class HfTarget:
         hidden = [*due.earlier, *([due.hidden] if due.hidden is not None else [])]
         computed = due.n_prefilled + len(rows.tokens)
         start = due.begin if rows.first_row == 0 else rows.start
-        features = features_of(hidden, computed - rows.n_outputs, start, want)
+        features = NO_FEATURES
+        if want.layers and hidden:
+            features = Features(None, torch.cat(hidden), computed - rows.n_outputs, start)
         logits = torch.empty(0) if due.logits is None else due.logits
         return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, want, features)
