@@ -122,12 +122,10 @@ class ToyTarget:
         return self.view(exits=n)
 
     def open(self, beside: Session | None = None) -> ToySession:
-        shares = (
-            isinstance(beside, ToySession)
-            and beside._target is self._base is not self
-            and self.caps.rollback == "free"
-        )
-        return ToySession(self, beside if shares else None)  # type: ignore[arg-type]  # a ToySession then
+        shares = self._base is not self and self.caps.rollback == "free"
+        if isinstance(beside, ToySession) and shares and beside._target is self._base:
+            return ToySession(self, beside)
+        return ToySession(self)
 
     def forget(self) -> None: ...
 
@@ -274,10 +272,9 @@ class ToyForward(LogitsOutput):
         if not want.layers:
             return None, 0
         seen = [*lead, *self._states[self._first :]]
-        hidden = [
-            [self._target.hidden(state, token, layer) for layer in want.layers] for state, token in seen
-        ]
-        return np.array(hidden), len(lead)
+        hidden = self._target.hidden
+        rows = [[hidden(state, token, layer) for layer in want.layers] for state, token in seen]
+        return np.array(rows), len(lead)
 
     def logits(self, row: int) -> Array:
         row_index(row, range(self._first, len(self._states)), self._pass == self._target._passes)

@@ -66,11 +66,8 @@ def validate_gguf(path: Path, **way: Any) -> None:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
     if not way["vocab_only"] and parts[0].text("tokenizer.ggml.model") in NO_VOCABULARY:
         raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
-    if (
-        in_load_subprocess
-        or path.is_relative_to(PACKAGE_FOLDER)
-        or not _load_in_subprocess(path, sum(part.size for part in parts), way)
-    ):
+    is_trusted = in_load_subprocess or path.is_relative_to(PACKAGE_FOLDER)
+    if is_trusted or not _load_in_subprocess(path, sum(part.size for part in parts), way):
         return
     if record == _record_path(path, way):  # unless the file changed meanwhile
         try:

@@ -117,12 +117,7 @@ class HfTarget:
             raise UsageError(
                 f"{path}: passes of one shape are for GGUF models; leave out exact_greedy (--exact-greedy)"
             )
-        self.settings: Mapping[str, Any] = {
-            "threads": threads,
-            "device": device,
-            "dtype": dtype,
-            "attention": attention,
-        }
+        self.settings = {"threads": threads, "device": device, "dtype": dtype, "attention": attention}
         self._device = check_device(device)
         with cache_gguf_reader(path):
             tokenizer = load_tokenizer(path)
@@ -146,9 +141,8 @@ class HfTarget:
         }
         self._device = str(model.device)
         n_ctx = int(getattr(text_config(model.config), "max_position_embeddings", 0) or DEFAULT_CONTEXT)
-        self._use(
-            Path(model.name_or_path or "model"), model, sessions, n_ctx, identity_of(model, self.settings)
-        )
+        path = Path(model.name_or_path or "model")
+        self._use(path, model, sessions, n_ctx, identity_of(model, self.settings))
         return self
 
     def _use(self, path: Path, model: Any, sessions: int, n_ctx: int, identity: Mapping[str, Any]) -> None:

@@ -138,16 +138,13 @@ def build_view(model: Any, attention: Collection[int], feed_forward: Collection[
 def with_experts(model: Any, used: int, n: int) -> Any:
     """Return the model with routers that choose `n` experts instead of `used`. Raises UsageError if it has no
     such routers."""
-    routers = [
-        (way, module) for way, module in model.named_modules() if getattr(module, "top_k", None) == used
-    ]
+    routers = [way for way, module in model.named_modules() if getattr(module, "top_k", None) == used]
     if not routers:
         raise UsageError(f"{type(model).__name__}: has no routers whose number of experts can be set (top_k)")
-    for way, _ in routers:  # a block and its router may both have the number
-        parts = way.split(".")
+    for way in routers:  # a block and its router may both have the number
         router = shallow_copy(model.get_submodule(way))
         router.top_k = n
-        model = with_submodule(model, parts, router)
+        model = with_submodule(model, way.split("."), router)
     return model
 
 
