@@ -90,11 +90,6 @@ class SparsePrompt:
         """Prompt tokens that are left out."""
         return self.positions[-1] + 1 - len(self.positions)
 
-    @property
-    def dense_prefix(self) -> int:
-        """Tokens before the first gap."""
-        return next((i for i, position in enumerate(self.positions) if i != position), len(self.positions))
-
     def position(self, place: int) -> int:
         return self.positions[place] if place < len(self.positions) else place + self.skipped
 
@@ -138,16 +133,17 @@ def free_slots(slots: Sequence[S]) -> list[S]:
 
 class CachedSession(TreeSession, Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
-
     _keeps_root: recurrent state: cannot be rolled back past the root.
     _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
+    _slots: of all sessions of the model.
     _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
     prompt are left out (`_sparse`)."""
 
     _keeps_root = False
 
-    def __init__(self, n_ctx: int) -> None:
+    def __init__(self, n_ctx: int, slots: Sequence[S]) -> None:
         super().__init__(n_ctx)
+        self._slots = slots
         self._slot: S | None = None
         self._context = self.tokens
         self._sparse: SparsePrompt | None = None
@@ -196,7 +192,7 @@ class CachedSession(TreeSession, Generic[S]):
             return
         self._require_room(len(prompt))
         sparse, context = SparsePrompt(positions), [prompt[position] for position in positions]
-        self._begin(context[: sparse.dense_prefix])
+        self._begin(context[: common_prefix(positions, range(len(prompt)))])  # up to the first gap
         self.tokens, self._context, self._sparse = list(prompt), context, sparse
         self.slot.sparse = sparse
 
@@ -240,9 +236,9 @@ class CachedSession(TreeSession, Generic[S]):
     def _begin(self, tokens: list[int]) -> None:
         """Take a slot and reuse its common prefix with `tokens`, which are those before the root."""
 
-    @abstractmethod
     def require_free(self) -> None:
         """See SparseSession."""
+        free_slots(self._slots)
 
     @abstractmethod
     def _drop_context(self) -> None:

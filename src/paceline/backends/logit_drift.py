@@ -21,7 +21,6 @@ Rows = NDArray[np.float64]
 
 def batch_logit_drift(target: Target, text: Sequence[int], n: int) -> float:
     """Return the largest change of a difference of two logits of a row, in passes of a few and of `n` rows.
-
     Every pass starts from an empty cache."""
     text = text[-N_TOKENS:]
     one_by_one = teacher_forced_logits(target, text, 1, 1)

@@ -137,12 +137,7 @@ class RecordedForward(LogitsOutput):
     """The recorded tokens as rows of logits."""
 
     def __init__(
-        self,
-        n_vocab: int,
-        recording: Recording,
-        tree: DraftTree,
-        places: Sequence[int],
-        computed: int,
+        self, n_vocab: int, recording: Recording, tree: DraftTree, places: Sequence[int], computed: int
     ) -> None:
         self._n_vocab, self._recording, self._tree, self._places = n_vocab, recording, tree, places
         super().__init__(computed)

@@ -47,7 +47,6 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
 
 class ToyTarget:
     """A network of layers h_l' = tanh(A_l h_l + x_l), where x_0 = E[token] and x_l = B_l h_(l-1)'.
-
     The logits are sharpness * W h' of the last layer. All weights come from `seed`.
     noise: deviation of noise on W, which makes a draft model that resembles the model without.
     rollback: "restore" holds a single state, like a recurrent model.
@@ -82,7 +81,7 @@ class ToyTarget:
         self._weights = (*self._mix, *self._up, self._embed, self._head)
         self._passes = 0  # to notice reads of an outdated output
         self.layers = self.exit_layer = layers
-        self.width = width
+        self.width = self.hidden_size = width
         spell = b"%d".__mod__
         self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spell, piece=spell)
         self.path, self.name, self.origin, self.modification = path, str(path), "the toy model", ""
@@ -112,7 +111,6 @@ class ToyTarget:
 
     def view(self, exits: int) -> ToyTarget:
         """Return a model of the same weights without the layers behind the first `exits`.
-
         Sessions opened beside one of this model take over its states."""
         view = copy(self)
         view.exit_layer = exits
@@ -124,12 +122,10 @@ class ToyTarget:
         return self.view(exits=n)
 
     def open(self, beside: Session | None = None) -> ToySession:
-        shares = (
-            isinstance(beside, ToySession)
-            and beside._target is self._base is not self
-            and self.caps.rollback == "free"
-        )
-        return ToySession(self, beside if shares else None)  # type: ignore[arg-type]  # a ToySession then
+        shares = self._base is not self and self.caps.rollback == "free"
+        if isinstance(beside, ToySession) and shares and beside._target is self._base:
+            return ToySession(self, beside)
+        return ToySession(self)
 
     def forget(self) -> None: ...
 
@@ -166,19 +162,13 @@ class ToyTarget:
 
     def hidden(self, state: Array, token: int, layer: int) -> Array:
         """Return a layer's input for a token with these states; for layer `layers`, the last output."""
-        if 0 < layer < self.layers:
-            out: Array = self._up[layer - 1] @ state[layer - 1]
-        else:
-            out = self._embed[token] if layer == 0 else state[-1]
+        end = state[-1] if layer else self._embed[token]
+        out: Array = self._up[layer - 1] @ state[layer - 1] if 0 < layer < self.layers else end
         return out
 
     def logits(self, state: Array) -> Array:
         out: Array = self._head @ state[-1]
         return out
-
-    @property
-    def hidden_size(self) -> int:
-        return self.width
 
     def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         return self._embed[list(tokens)].astype(np.float32)
@@ -192,7 +182,6 @@ ComputedToken = tuple[Array, int]  # the states after a token, and the token
 
 class ToySession(TreeSession):
     """The states of the committed tokens (`_states`), and of the root and the nodes of the last tree.
-
     A model that cannot roll back has the last state only: accepted tokens are computed again, unless the
     whole draft was accepted. beside: a session of the whole model, whose states a view uses."""
 
@@ -262,7 +251,6 @@ class ToySession(TreeSession):
 
 class ToyForward(LogitsOutput):
     """The rows of a session.
-
     states: of the root and the nodes, new from `first` on. lead: of prefilled tokens, from `start` on."""
 
     def __init__(
@@ -284,10 +272,9 @@ class ToyForward(LogitsOutput):
         if not want.layers:
             return None, 0
         seen = [*lead, *self._states[self._first :]]
-        hidden = [
-            [self._target.hidden(state, token, layer) for layer in want.layers] for state, token in seen
-        ]
-        return np.array(hidden), len(lead)
+        hidden = self._target.hidden
+        rows = [[hidden(state, token, layer) for layer in want.layers] for state, token in seen]
+        return np.array(rows), len(lead)
 
     def logits(self, row: int) -> Array:
         row_index(row, range(self._first, len(self._states)), self._pass == self._target._passes)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
-from paceline.backends.llama_cpp.load_failures import explain
 from paceline.hardware.files import parse_nonnegative
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
@@ -127,7 +126,7 @@ def load_model(
     with wrap_llama_errors(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model:
-            reason = f"{path}: {explain([*filter(None, _log)])}"
+            reason = f"{path}: {gate.explain([*filter(None, _log)])}"
             if not vocab_only:  # a wrong kind of model is reported first
                 cpp.llama_model_free(load_model(path, vocab_only=True))
             raise ModelError(reason)
@@ -286,18 +285,10 @@ def check_memory(model: Any, path: Path, n_ctx: int, element_bytes: float, seque
     if llama_cpp().llama_supports_gpu_offload():
         return  # the cache is on the GPU
     free = psutil.virtual_memory().available + psutil.swap_memory().free
-    for needed, what, fewer in (
-        (
-            state_bytes(model) * sequences,
-            f"{sequences} states, of sessions and their checkpoints, need",
-            "fewer sessions (--sessions)",
-        ),
-        (
-            cache_bytes(model, n_ctx, element_bytes),
-            f"a context of {n_ctx:,} tokens needs",
-            "fewer (n_ctx, -c)",
-        ),
-    ):
+    states = f"{sequences} states, of sessions and their checkpoints, need", "fewer sessions (--sessions)"
+    context = f"a context of {n_ctx:,} tokens needs", "fewer (n_ctx, -c)"
+    both = state_bytes(model) * sequences, cache_bytes(model, n_ctx, element_bytes)
+    for needed, (what, fewer) in zip(both, (states, context), strict=True):
         if needed > free:
             memory = f"{format_bytes(needed)} of memory, {format_bytes(free)} are free"
             raise ModelError(f"{path}: {what} {memory}: ask for {fewer}")

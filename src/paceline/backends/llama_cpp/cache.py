@@ -60,9 +60,8 @@ class LlamaKvCache:
             )
         self._path, self._sessions, self._require = path, sessions, require
         self.stateful, self._windowed, self.one_shape = stateful, windowed, one_shape
-        self._shares = not (
-            stateful or windowed or one_shape
-        )  # a prefix, with `seq_cp`, which copies no data
+        # Prefixes are shared with `seq_cp`, which copies no data.
+        self._shares = not (stateful or windowed or one_shape)
         self.n_sequences = sessions + (sessions if stateful else MAX_BRANCHES)
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
@@ -73,15 +72,14 @@ class LlamaKvCache:
         """Use the empty memory of a context; None detaches the cache.
         Open sessions lose their cells: their next pass computes all their tokens."""
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
-        self.branches: list[SequenceSlot | None] = [
-            None
-        ] * MAX_BRANCHES  # the owner of sequence `sessions + i`
+        # The owner of each sequence from `sessions` on.
+        self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES
         for slot in self.slots:
             slot.cached.clear()
             slot.prompt_length = slot.last_used = slot.checkpoint = 0
             slot.spread = None
             if slot.owner is not None and (session := slot.owner()) is not None:
-                session.drop_tree()
+                session._clear_tree()  # its cells are gone
 
     @property
     def can_spread(self) -> bool:

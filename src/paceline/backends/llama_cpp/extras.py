@@ -17,23 +17,7 @@ Extras that do not join cost nothing more, and sparse prompts are computed witho
 as `Features`: the pass cuts the array of `around_pass` into the rows of each session and joins the rows of a
 prompt that took several passes. Extras that show layers stand in ascending order of these layers.
 
-A further kind of draft needs one file here, besides the drafter with its row in the table, a field of
-`LlamaSettings` and a protocol in `backends/interface.py` by which the drafter finds it; the files named above
-stay as they are. Multi-token prediction (MTP), heads in the target's own file, would be a `PassExtra` with a
-context of its own:
-
-- `on_load` sets `params.load_mtp`; `layers` is `range(n + 1, n + 2)` for a model with n layers, so that the
-  extra joins exactly the passes of which the drafter requires `RequiredOutputs(layers=(n + 1,))`.
-- The first `prepare` calls `llama_set_embeddings_nextn(context, True, False)` and makes the second context
-  (`ctx_type` MTP, `ctx_other` the target's). `detach` frees it. `attach` makes it again if it was in use:
-  another extra's `target.renew_context()` replaces the context that it depends on.
-- `around_pass` yields an array [rows, 1, width] and fills it from `llama_get_embeddings_nextn` after the
-  pass: one row per token of the batch, in the order of the batch, for all sessions and prefilled tokens.
-- Its cache holds accepted tokens only. As with every head, the drafter's state gets each step's path with
-  its `Features` in `update` and enters these rows into the second context; drafted tokens are dropped there
-  after `propose`, and `close` frees the sequence. `Features.start` tells where a reused prefix ends. So the
-  head follows commits, rollbacks and closes without hooks in sessions. A head that reads the target's cells
-  (Gemma 4) finds their sequence in the session that `Drafter.open` gets (`session.slot.sequence`).
+docs/architecture.md says how a further kind of draft would be one (heads in the target's own file, MTP).
 """
 
 from __future__ import annotations

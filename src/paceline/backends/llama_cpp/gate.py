@@ -1,6 +1,7 @@
 """Checks of a GGUF file before llama.cpp loads it, since a damaged file may crash the process.
 
 The header is read first. A file that is new on this machine is then loaded once in a subprocess.
+If llama.cpp does not load it, its reasons are put in words that say what to do.
 """
 
 from __future__ import annotations
@@ -31,6 +32,26 @@ ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown
 PACKAGE_FOLDER = Path(__file__).parents[2]  # its models are trusted
 NO_VOCABULARY = ("none", "no_vocab")
 
+# A pattern of llama.cpp's messages, and the explanation with the pattern's groups. The first match counts.
+FAILURES = {
+    "not within the file bounds|corrupted or incomplete|exceeds remaining file size|failed to read": (
+        "is cut short or damaged; download it again"
+    ),
+    r"expected (\d+), got (\d+)$": "holds {0} tensors, of which llama.cpp uses {1} for its architecture: "
+    "fetch a model that nothing was added to, or update llama-cpp-python",
+    "(?:missing )?tensor '(.*?)'(?: not found|$)": "holds no usable weights (no {0}: a vocabulary-only or "
+    "incomplete file); give a whole model",
+    "tensor '(.*?)' has wrong shape; expected (.*), got (.*)": "holds no usable weights ({0} is [{2}], and "
+    "its header says [{1}]); fetch the model again",
+    "unknown (model architecture|pre-tokenizer type|tokenizer): '(.*?)'": "has the {0} {1!r}, which this "
+    "llama.cpp does not know: update llama-cpp-python, or give another model",
+    "key not found in model: (.*)|key (.*) has wrong|cannot find (.*) in model": "has no usable {0} in its "
+    "header: convert the model anew, or fetch another file of it",
+    "(?:unable|failed) to allocate": "does not fit into memory: give a smaller model or quantisation, or "
+    "fewer GPU layers (-ngl)",
+    "(invalid .*)": "has a header that contradicts itself ({0}): convert the model anew, or fetch it again",
+}
+
 in_load_subprocess = False
 
 
@@ -45,11 +66,8 @@ def validate_gguf(path: Path, **way: Any) -> None:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
     if not way["vocab_only"] and parts[0].text("tokenizer.ggml.model") in NO_VOCABULARY:
         raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
-    if (
-        in_load_subprocess
-        or path.is_relative_to(PACKAGE_FOLDER)
-        or not _load_in_subprocess(path, sum(part.size for part in parts), way)
-    ):
+    is_trusted = in_load_subprocess or path.is_relative_to(PACKAGE_FOLDER)
+    if is_trusted or not _load_in_subprocess(path, sum(part.size for part in parts), way):
         return
     if record == _record_path(path, way):  # unless the file changed meanwhile
         try:
@@ -117,3 +135,13 @@ def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
     with contextlib.suppress(ValueError):
         return f"llama.cpp crashes while loading it ({signal.Signals(-done.returncode).name})"
     return "llama.cpp crashes while loading it"
+
+
+def explain(log: list[str]) -> str:
+    """Return what is wrong with a file, by llama.cpp's log of its load."""
+    for line in log:
+        for pattern, explanation in FAILURES.items():
+            if match := re.search(pattern, line):
+                groups = [printable(" ".join(group.split())[:80]) for group in match.groups() if group]
+                return explanation.format(*groups)
+    return f"llama.cpp cannot load it: {printable(log[0]) if log else 'the reason is not known'}"

@@ -34,11 +34,7 @@ def large_anonymous_mappings(maps: str) -> list[tuple[int, int]]:
         span, rights, _, _, inode, *name = line.split(maxsplit=5)
         start, end = (int(x, 16) for x in span.split("-"))
         start, end = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-        if (
-            rights == "rw-p"
-            and inode == "0"
-            and name in ([], ["[heap]"])
-            and end - start >= MIN_MAPPING_BYTES
-        ):
+        is_ours = rights == "rw-p" and inode == "0" and name in ([], ["[heap]"])
+        if is_ours and end - start >= MIN_MAPPING_BYTES:
             found.append((start, end))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.backends.common import CachedSession, free_slots
+from paceline.backends.common import CachedSession
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
 from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
@@ -22,7 +22,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def __init__(self, cache: LlamaKvCache) -> None:
         self._cache = cache
         self._keeps_root = cache.stateful
-        super().__init__(cache.n_ctx)
+        super().__init__(cache.n_ctx, cache.slots)
 
     def _clear_tree(self) -> None:
         super()._clear_tree()
@@ -37,9 +37,6 @@ class LlamaSession(CachedSession[SequenceSlot]):
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
-
-    def require_free(self) -> None:
-        free_slots(self._cache.slots)
 
     def _drop_context(self) -> None:
         self.slot.cached.clear()
@@ -137,10 +134,6 @@ class LlamaSession(CachedSession[SequenceSlot]):
         if self._slot is not None and self._planned is not None:
             self._cache.truncate(self._slot)
             self._free_branches()
-
-    def drop_tree(self) -> None:
-        """Forget the last tree, whose cells are gone."""
-        self._clear_tree()
 
     def _free_branches(self) -> None:
         if self._branched:

@@ -23,7 +23,7 @@ from paceline.backends.common import (
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp import kernels as own_kernels
-from paceline.backends.llama_cpp.attention_weights import PromptReader
+from paceline.backends.llama_cpp.attention_weights import AttentionWeights
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
 from paceline.backends.llama_cpp.exactness import (
@@ -32,14 +32,14 @@ from paceline.backends.llama_cpp.exactness import (
     require_exact,
     rows_are_equal,
 )
-from paceline.backends.llama_cpp.experts import expert_counts
 from paceline.backends.llama_cpp.extras import JoinedExtras, PassExtra
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
-from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, identity
+from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, expert_counts, identity
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.backends.llama_cpp.weights import ModelWeights
+from paceline.backends.speculative_prefill import look_ahead
 from paceline.backends.views import ModelView
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
@@ -82,7 +82,7 @@ class LlamaTarget:
         self.context: Any = None
         self.on_forward: Callable[[int, int, float], None] | None = None
         self.prompt_selector: PromptSelector | None = None
-        self._prompt_reader: PromptReader | None = None
+        self._prompt_reader: LlamaTarget | None = None
         try:
             self.vocab = read_vocab(self.model.pointer, self._require_open)
             self._text = LlamaText(self.model.pointer)
@@ -227,16 +227,14 @@ class LlamaTarget:
         if self.context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
-    def with_shared_weights(
-        self, *, n_ctx: int, flash_attention: bool | None, extras: Sequence[PassExtra] = ()
-    ) -> LlamaTarget:
-        return self._sibling(extras=extras, n_ctx=n_ctx, flash_attention=flash_attention, sessions=1)
-
     def first_layers(self, n: int) -> LlamaTarget:
         check_exit(n, self.layers, self.path)
-        return self._sibling(stop=n, n_ctx=self.caps.n_ctx)
+        return self.with_shared_weights(stop=n, n_ctx=self.caps.n_ctx)
 
-    def _sibling(self, *, stop: int = 0, extras: Sequence[PassExtra] = (), **changes: Any) -> LlamaTarget:
+    def with_shared_weights(
+        self, *, stop: int = 0, extras: Sequence[PassExtra] = (), **changes: Any
+    ) -> LlamaTarget:
+        """Return a further target of these weights. changes: of the settings."""
         self._require_open()
         given = replace(self._settings, exact_rows=0, **changes)
         return LlamaTarget(self.path, weights=self, stop=stop, extras=extras, **vars(given))
@@ -325,5 +323,9 @@ class LlamaTarget:
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> NDArray[np.float32]:
         """See ShowsAttention. The first call makes a further context."""
         self._require_open()
-        self._prompt_reader = self._prompt_reader or PromptReader(self)
-        return self._prompt_reader.attention(prompt, steps)
+        if self._prompt_reader is None:
+            self._attention = AttentionWeights(self.path)
+            self._prompt_reader = self.with_shared_weights(
+                n_ctx=self.caps.n_ctx, sessions=1, extras=[self._attention]
+            )
+        return look_ahead(self._prompt_reader, prompt, steps, self._attention.into)

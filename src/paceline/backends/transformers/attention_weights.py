@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,21 +24,14 @@ def attention_weights(model: Any, row: Attention, origin: str) -> Iterator[None]
         if weights is not None and weights.ndim == 4:  # [1, heads, 1, places]
             seen.append(weights[0, :, -1, : len(row)].amax(0))
 
-    modules = [
-        part
-        for layer in model.get_decoder().layers
-        for name, part in layer.named_children()
-        if name in ATTENTION
-    ]
-    hooks = [module.register_forward_hook(note) for module in modules]
-    usual = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
+    parts = (part for layer in model.get_decoder().layers for part in layer.named_children())
+    modules = [module for name, module in parts if name in ATTENTION]
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(note))
+        stack.callback(model.set_attn_implementation, model.config._attn_implementation)
+        model.set_attn_implementation("eager")
         yield
-    finally:
-        model.set_attn_implementation(usual)
-        for hook in hooks:
-            hook.remove()
     if not seen:
         raise ModelError(
             f"{origin}: its attention in transformers does not return weights: another draft model has to "

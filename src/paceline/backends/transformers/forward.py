@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
+from paceline.speculative.interfaces import Features, RequiredOutputs
 from paceline.speculative.sampling import (
     Mask,
     Sampling,
@@ -108,9 +108,3 @@ def top_k_rows(rows: Any, k: int) -> NDArray[np.int64]:
 def stable_top_k(rows: Any, k: int) -> Any:
     """Return the top-k ids [..., k]. `torch.topk` has no order of equal logits."""
     return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
-
-
-def features_of(hidden: Sequence[Any], lead: int, start: int, want: RequiredOutputs) -> Features:
-    if not want.layers or not hidden:
-        return NO_FEATURES
-    return Features(None, torch.cat(list(hidden)), lead, start)

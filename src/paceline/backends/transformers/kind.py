@@ -39,10 +39,8 @@ class ArchitectureTraits:
         self.state_in_modules = hasattr(model.get_decoder(), "_setup_cache")
         is_free = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
         self.rollback: Rollback = "free" if is_free else "none" if self.state_in_modules else "restore"
-        known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")
-        self.supports_custom_masks = (
-            known and self.takes_positions and self.rollback == "free" and not has_own_masks(model)
-        )
+        known = is_free and attention in ("eager", "sdpa")
+        self.supports_custom_masks = known and self.takes_positions and not has_own_masks(model)
         self.takes_sparse_prompts = self.supports_custom_masks and self.window is None
         self._mixed = layers >= {WHOLE, WINDOWED}
         self.single_token_passes = False

@@ -74,10 +74,8 @@ def _pass(model: Any, kind: ArchitectureTraits, due: Sequence[PendingForward], w
             cache.truncate(one.start)  # a view may have written behind the text
     counts = [len(row.tokens) for row in rows]
     tokens = [token for row in rows for token in row.tokens]
-    given: dict[str, Any] = {
-        "cache": caches[0] if len(caches) == 1 else BatchedCache(caches, counts),
-        "use_cache": True,
-    }
+    whole = caches[0] if len(caches) == 1 else BatchedCache(caches, counts)
+    given: dict[str, Any] = {"cache": whole, "use_cache": True}
     device = kind.device
     if (mask := kind.mask(rows)) is not None:
         given["attention_mask"] = mask

@@ -36,10 +36,8 @@ class PassInput:
         """Return a pass for each row."""
         first = len(self.tokens) - self.n_outputs
         return [
-            replace(
-                self, tokens=[token], positions=[position], start=self.start + i, n_outputs=int(i >= first)
-            )
-            for i, (token, position) in enumerate(zip(self.tokens, self.positions, strict=True))
+            replace(self, tokens=[token], positions=[at], start=self.start + i, n_outputs=int(i >= first))
+            for i, (token, at) in enumerate(zip(self.tokens, self.positions, strict=True))
         ]
 
 
@@ -80,22 +78,19 @@ class CacheSlots:
 
     def __init__(self, n: int, make: Callable[[], Any], rollback: Rollback = "none") -> None:
         self.rollback = rollback
-        self._slots = [HfSlot(make, rollback) for _ in range(n)]
+        self.slots = [HfSlot(make, rollback) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
-        best = max(free_slots(self._slots), key=lambda slot: slot.common_prefix(tokens))
+        best = max(free_slots(self.slots), key=lambda slot: slot.common_prefix(tokens))
         best.owner = weakref.ref(owner)
         if best.sparse is not None:
             best.clear()
             best.sparse = None
         return best, best.common_prefix(tokens)
 
-    def require_free(self) -> None:
-        free_slots(self._slots)
-
     def clear_free(self) -> None:
-        for slot in self._slots:
+        for slot in self.slots:
             if slot.is_free:
                 slot.clear()
 
@@ -106,15 +101,12 @@ class HfSession(CachedSession[HfSlot]):
     def __init__(self, slots: CacheSlots, n_ctx: int) -> None:
         self.slots = slots
         self._keeps_root = slots.rollback == "restore"
-        super().__init__(n_ctx)
+        super().__init__(n_ctx, slots.slots)
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
         if self.slots.rollback == "free" or shared < len(self._slot.cached) or self._slot.is_ahead:
             self._slot.trim(shared)
-
-    def require_free(self) -> None:
-        self.slots.require_free()
 
     def _drop_context(self) -> None:
         self.slot.clear()
@@ -127,13 +119,7 @@ class HfSession(CachedSession[HfSlot]):
         start = len(self.slot.cached)
         end = start + n
         return PassInput(
-            self._context[start:end],
-            self._positions(start, end),
-            start,
-            end,
-            EMPTY,
-            n_outputs=0,
-            first_row=0,
+            self._context[start:end], self._positions(start, end), start, end, EMPTY, n_outputs=0, first_row=0
         )
 
     def read(self, n: int) -> None:

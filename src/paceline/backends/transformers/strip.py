@@ -28,10 +28,8 @@ class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = (
-            like.new_zeros((*like.shape[:2], MIN_CAPACITY, like.shape[3]))
-            for like in (key_states, value_states)
-        )
+        self.keys = key_states.new_zeros((*key_states.shape[:2], MIN_CAPACITY, key_states.shape[3]))
+        self.values = value_states.new_zeros((*value_states.shape[:2], MIN_CAPACITY, value_states.shape[3]))
         self.is_initialized = True
 
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

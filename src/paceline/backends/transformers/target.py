@@ -32,7 +32,7 @@ from paceline.backends.interface import OutputHead
 from paceline.backends.speculative_prefill import Attention, look_ahead
 from paceline.backends.transformers import weights
 from paceline.backends.transformers.attention_weights import attention_weights
-from paceline.backends.transformers.forward import HfForward, features_of
+from paceline.backends.transformers.forward import HfForward
 from paceline.backends.transformers.kind import (
     MAX_PREFILL_TOKENS,
     ArchitectureTraits,
@@ -66,7 +66,14 @@ from paceline.backends.transformers.view import (
 from paceline.backends.views import ModelView
 from paceline.models.names import model_path
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
+from paceline.speculative.interfaces import (
+    NO_FEATURES,
+    Caps,
+    Features,
+    PromptSelector,
+    RequiredOutputs,
+    Session,
+)
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -110,12 +117,7 @@ class HfTarget:
             raise UsageError(
                 f"{path}: passes of one shape are for GGUF models; leave out exact_greedy (--exact-greedy)"
             )
-        self.settings: Mapping[str, Any] = {
-            "threads": threads,
-            "device": device,
-            "dtype": dtype,
-            "attention": attention,
-        }
+        self.settings = {"threads": threads, "device": device, "dtype": dtype, "attention": attention}
         self._device = check_device(device)
         with cache_gguf_reader(path):
             tokenizer = load_tokenizer(path)
@@ -139,9 +141,8 @@ class HfTarget:
         }
         self._device = str(model.device)
         n_ctx = int(getattr(text_config(model.config), "max_position_embeddings", 0) or DEFAULT_CONTEXT)
-        self._use(
-            Path(model.name_or_path or "model"), model, sessions, n_ctx, identity_of(model, self.settings)
-        )
+        path = Path(model.name_or_path or "model")
+        self._use(path, model, sessions, n_ctx, identity_of(model, self.settings))
         return self
 
     def _use(self, path: Path, model: Any, sessions: int, n_ctx: int, identity: Mapping[str, Any]) -> None:
@@ -282,11 +283,8 @@ class HfTarget:
 
     def open(self, beside: Session | None = None) -> HfSession:
         self._require_open()
-        if (
-            isinstance(beside, HfSession)
-            and self._base_target is not None
-            and beside.slots is self._base_target._slots
-        ):
+        base = self._base_target
+        if isinstance(beside, HfSession) and base is not None and beside.slots is base._slots:
             return ViewSession(beside, self.caps.n_ctx)
         return HfSession(self._slots, self.caps.n_ctx)
 
@@ -361,6 +359,8 @@ class HfTarget:
         hidden = [*due.earlier, *([due.hidden] if due.hidden is not None else [])]
         computed = due.n_prefilled + len(rows.tokens)
         start = due.begin if rows.first_row == 0 else rows.start
-        features = features_of(hidden, computed - rows.n_outputs, start, want)
+        features = NO_FEATURES
+        if want.layers and hidden:
+            features = Features(None, torch.cat(hidden), computed - rows.n_outputs, start)
         logits = torch.empty(0) if due.logits is None else due.logits
         return HfForward(lambda: self._passes == now, logits, rows.first_row, computed, want, features)

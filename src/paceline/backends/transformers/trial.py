@@ -93,11 +93,8 @@ class TraitProbe:
                 return self._refused(self._fault or "token by token it says something else than in one pass")
             if not self._matches_reference(lambda: self._check_decoding(one, drafts=True)):
                 kind.rollback = "none"
-            kind.supports_custom_masks = (
-                kind.supports_custom_masks
-                and kind.rollback == "free"
-                and self._matches_reference(lambda: self._check_decoding(both))
-            )
+            masks = kind.supports_custom_masks and kind.rollback == "free"
+            kind.supports_custom_masks = masks and self._matches_reference(lambda: self._check_decoding(both))
             together = self._matches_reference(lambda: self._check_decoding(both))
         return ProbedTraits(kind.rollback, several, kind.supports_custom_masks, together)
 
@@ -130,9 +127,8 @@ class TraitProbe:
                 with torch.inference_mode():
                     self._known[key] = self._model(input_ids=ids, use_cache=False).logits[0].float().cpu()
             except Exception as error:
-                raise (
-                    out_of_memory_error(self._target.path, error) if is_out_of_memory(error) else error
-                ) from None
+                path = self._target.path
+                raise (out_of_memory_error(path, error) if is_out_of_memory(error) else error) from None
         return self._known[key]
 
     def _open(self, tokens: Sequence[int]) -> HfSession:

@@ -8,6 +8,7 @@ cache. The next pass of the whole model drops what the view wrote.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -107,13 +108,10 @@ def output_lengths(model: Any, modules: Sequence[Any]) -> list[int]:
     def note(module: Any, _: Any, out: Any) -> None:
         found[module] = len(out) if isinstance(out, tuple) else 0
 
-    hooks = [module.register_forward_hook(note) for module in modules]
-    try:
-        with torch.inference_mode():
-            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode():
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(note))
+        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
     return list(found.values())
 
 
@@ -140,16 +138,13 @@ def build_view(model: Any, attention: Collection[int], feed_forward: Collection[
 def with_experts(model: Any, used: int, n: int) -> Any:
     """Return the model with routers that choose `n` experts instead of `used`. Raises UsageError if it has no
     such routers."""
-    routers = [
-        (way, module) for way, module in model.named_modules() if getattr(module, "top_k", None) == used
-    ]
+    routers = [way for way, module in model.named_modules() if getattr(module, "top_k", None) == used]
     if not routers:
         raise UsageError(f"{type(model).__name__}: has no routers whose number of experts can be set (top_k)")
-    for way, _ in routers:  # a block and its router may both have the number
-        parts = way.split(".")
+    for way in routers:  # a block and its router may both have the number
         router = shallow_copy(model.get_submodule(way))
         router.top_k = n
-        model = with_submodule(model, parts, router)
+        model = with_submodule(model, way.split("."), router)
     return model
 
 
@@ -225,12 +220,9 @@ def search_skipped_layers(
         pair = (states[:, -n_outputs:].float() for states in (before, after))
         similarity.append(float(torch.cosine_similarity(*pair, dim=-1).mean()))
 
-    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    try:
-        with torch.inference_mode():
-            model(input_ids=torch.tensor([list(tokens)], device=model.device), use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode():
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(note, with_kwargs=True))
+        model(input_ids=torch.tensor([list(tokens)], device=model.device), use_cache=False)
     order = sorted(range(1, len(layers) - 1), key=lambda layer: -similarity[layer])
     return [frozenset(order[:n]) for n in range(1, min(most, len(order)) + 1)]

@@ -129,10 +129,8 @@ def sharing_key(path: Path) -> bytes:
         stats = [part.stat() for part in split_part_paths(path)]
     except OSError:
         return b""
-    return (
-        os.fsencode(path.resolve())
-        + repr([(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in stats]).encode()
-    )
+    parts = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in stats]
+    return os.fsencode(path.resolve()) + repr(parts).encode()
 
 
 @contextmanager

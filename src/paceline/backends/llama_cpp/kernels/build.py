@@ -29,26 +29,20 @@ SOURCE_FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-rtti", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 LINKED = ("-shared", "-pthread", *(["-ldl"] if sys.platform == "linux" else []))
 ENTRY = "entry.cpp"  # compiled with macros that name the compiled optional sources
+AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
 FMA = ("-mavx2", "-mfma", "-mf16c")
 X86 = {
     "path_avx2.cpp": ("WITH_AVX2", FMA),
     "path_avxvnni.cpp": ("WITH_AVXVNNI", (*FMA, "-mavxvnni")),
-    "path_avx512.cpp": (
-        "WITH_AVX512",
-        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", *FMA),
-    ),
+    "path_avx512.cpp": ("WITH_AVX512", (*AVX512, *FMA)),
 }
 ARM = {
     "path_neon.cpp": ("WITH_NEON", ("-march=armv8.2-a+dotprod",)),
     "path_i8mm.cpp": ("WITH_I8MM", ("-march=armv8.2-a+dotprod+i8mm",)),
 }
 # By architecture, optional sources: a compiler may not know their flags. A macro names each, then its flags.
-OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "x86_64": X86,
-    "amd64": X86,
-    "aarch64": ARM,
-    "arm64": ARM,
-}
+OptionalSources = Mapping[str, tuple[str, tuple[str, ...]]]
+OPTIONAL: Mapping[str, OptionalSources] = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}
 COMPILERS = ("c++", "g++", "clang++")
 MAX_CACHED_LIBRARIES = 4  # several versions of Paceline or llama.cpp may share a folder
 FAILURE_SUFFIX = ".failed"  # of a file with the reason why a build failed
@@ -69,7 +63,7 @@ class BuildRecipe:
     machine: str
 
     @property
-    def optional(self) -> Mapping[str, tuple[str, tuple[str, ...]]]:
+    def optional(self) -> OptionalSources:
         return OPTIONAL.get(self.machine, {})
 
     @cached_property
@@ -91,18 +85,14 @@ class BuildRecipe:
         return f"{self.content}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
 
     def compile_command(self, source: str, work: Path, flags: Sequence[str]) -> list[str]:
-        return [
-            *self.compiler,
-            *FLAGS,
-            *("-Wall", *flags, "-c", str(self.folder / source), "-o", str(work / f"{source}.o")),
-        ]
+        command = [*self.compiler, *FLAGS, "-Wall", *flags]
+        return [*command, "-c", str(self.folder / source), "-o", str(work / f"{source}.o")]
 
 
 def llama_version() -> str:
-    try:
+    with suppress(PackageNotFoundError):
         return version("llama-cpp-python")
-    except PackageNotFoundError:
-        return ""
+    return ""
 
 
 def find_compiler() -> tuple[str, ...]:
