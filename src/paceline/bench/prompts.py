@@ -38,11 +38,8 @@ def fill_messages(item: Item, answers: Mapping[str, str]) -> list[Message]:
     answers: by id of earlier items. Raises UsageError if one is missing."""
     if missing := [one for one in item.referred if one not in answers]:
         raise UsageError(f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked")
-    following = map(answers.__getitem__, item.referred)
-    return [
-        {"role": role, "content": next(following) if content is None else content}
-        for role, content in item.messages
-    ]
+    filled = map(answers.__getitem__, item.referred)
+    return [{"role": role, "content": next(filled) if text is None else text} for role, text in item.messages]
 
 
 def encode_item(llm: LLM, item: Item, messages: list[Message]) -> list[int]:

@@ -13,11 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from paceline.api import LLM
-from paceline.cli.completion import as_record
+from paceline.cli.completion import PrefillProgress, SlowPassMonitor, as_record, until_interrupted
 from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
 from paceline.cli.output import with_typed_names
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.texts import strip_block_quotes
 from paceline.report import where
 from paceline.report.sources import SourceMarks
@@ -48,10 +47,8 @@ CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
 
 class ChatLoop:
     """A chat with a model. Answers go to stdout, everything else to stderr.
-
     request: arguments of LLM.stream, without the prompt and the sampling; each turn increments the seed.
-    early: notes Ctrl-C before an answer has begun.
-    interactive: Ctrl-C stops an answer, not the chat."""
+    early: notes Ctrl-C before an answer has begun. interactive: Ctrl-C stops an answer, not the chat."""
 
     def __init__(
         self,

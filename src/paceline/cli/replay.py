@@ -74,9 +74,7 @@ def replay(
     from paceline.system.identity import cpu_name
 
     costs = costs_of(cost_curve, tokenizer, model_draft, threads)
-    methods = methods_of(
-        replayed["methods"], drafting, draft=model_draft is not None, costs=costs is not None
-    )
+    methods = methods_of(replayed["methods"], drafting, draft=bool(model_draft), costs=costs is not None)
     with Interrupts() as interrupts, ExitStack() as stack:
         text = None if tokenizer is None else stack.enter_context(closing(open_tokenizer(tokenizer)))
         traces = read_traces(files, text, limit, interrupts, template=replayed["chat_template"])
@@ -117,7 +115,6 @@ def costs_of(
     curve: Path | None, model: Path | None, draft: str | None, threads: int | None
 ) -> DecodingCosts | None:
     """Return the costs of a file, or the stored costs of the models with default settings, or None.
-
     Raises UsageError for an unusable file."""
     from paceline.speculative.policy.costs import DecodingCosts
 
@@ -157,17 +154,15 @@ def read_traces(
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
     result: list[Trace] = []
-    encoder = n_vocab = vocab = None
+    encoder, known = None, dict[str, Any]()
     if text is not None:
-        encoder, n_vocab, vocab = text.text, text.vocab.size, vocab_fingerprint(text.vocab)
+        encoder, known = text.text, {"n_vocab": text.vocab.size, "vocab": vocab_fingerprint(text.vocab)}
     left = limit or None
     with progress({traces.LINE: sum(map(traces.count_lines, files))}, interrupts) as tick:
         for file in files:
-            trace = traces.read(
-                file, encoder, n_vocab=n_vocab, vocab=vocab, template=template, limit=left, tick=tick
-            )
+            trace = traces.read(file, encoder, template=template, limit=left, tick=tick, **known)
             result.append(trace)
-            n_vocab, vocab = trace.n_vocab, trace.vocab
+            known = {"n_vocab": trace.n_vocab, "vocab": trace.vocab}
             if left is not None and (left := left - len(trace.requests)) == 0:
                 break
     for trace in result:
@@ -178,7 +173,6 @@ def read_traces(
 
 def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | None) -> Any:
     """Return the vocabulary of the tokenizer or the draft model, else the smallest that fits.
-
     Raises UsageError if the record does not confirm the draft model's vocabulary."""
     from paceline.backends.recorded import numeric_vocab
 

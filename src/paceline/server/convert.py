@@ -31,16 +31,13 @@ SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, n
 @dataclass(frozen=True)
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
-
     new_parser: makes the parser of an answer's tool calls; None without tools."""
 
     requests: Sequence[GenerationRequest]
     new_parser: Callable[[], ToolCallParser] | None = None
 
 
-def from_completion(
-    llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str = ""
-) -> ParsedRequest:
+def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
     given: Any = request.prompt
     if given == []:

@@ -32,7 +32,6 @@ MAX_REBUILD_SECONDS = 0.05  # slower grammars are not compiled again during a re
 
 class TokenTrie:
     """A model's tokens for llguidance, and a cache of compiled grammars.
-
     pieces: bytes of each token, empty for a control token."""
 
     def __init__(self, pieces: Sequence[bytes], eos: frozenset[int]) -> None:
@@ -103,7 +102,6 @@ class _ByteTokenizer:
 
 class CompiledGrammar:
     """A grammar compiled for one vocabulary, with its first mask. Requests take copies of its matcher.
-
     llguidance limits the work of later masks: exceeding it is an error of the matcher."""
 
     def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:

@@ -33,7 +33,6 @@ def render(
     template: str, messages: list[Message], tools: list[Tool] | None = None, /, **variables: Any
 ) -> str:
     """Render a chat template. variables: further ones of the template, such as `bos_token`.
-
     Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
     if not template:
         plain = "give a plain prompt (to generate, or to run without --chat)"

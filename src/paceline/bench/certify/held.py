@@ -11,8 +11,7 @@ on the output there:
     rejected  the residual of a rejected token is ignored, and the target's distribution sampled
     sure      the same, only where the token had probability zero
     prefix    the token after an accepted one is sampled as if that were absent (penalties)
-    open      no particular one: the target's row has high entropy
-"""
+    open      no particular one: the target's row has high entropy"""
 
 from __future__ import annotations
 
@@ -128,10 +127,8 @@ class SamplingSetup:
         """Return the distribution of plain sampling after `context` and `after`.
         overlooked: number of the last tokens that the penalties ignore."""
         self.place.at = context.row
-        history = [*context.tokens, *after]
-        return probabilities(
-            self.target.row_after(after), self.sampling, history[: len(history) - overlooked]
-        )
+        text = [*context.tokens, *after]
+        return probabilities(self.target.row_after(after), self.sampling, text[: len(text) - overlooked])
 
 
 def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:
