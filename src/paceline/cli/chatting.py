@@ -112,10 +112,8 @@ class ChatLoop:
                 interrupts.pressed = True
             prompt, dropped = conversation.prompt()
             if dropped:
-                note(
-                    f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
-                    f"sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})"
-                )
+                full = f"the context of {self._llm.target.caps.n_ctx:,} tokens is full"
+                note(f"{full}: the model no longer sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})")
             generation = self._decode(prompt, interrupts)
             if generation.tokens:
                 unanswered.pop_all()

@@ -168,17 +168,10 @@ def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Sampling:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
 
+BIAS = ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5).")
 SAMPLING_OPTIONS = OptionGroup(
-    [
-        *setting_options(SAMPLING, Sampling),
-        *option_table(
-            SAMPLING,
-            ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X",
-             "Add X to a token's logit (13=-2.5)."),
-        ),
-    ],
-    _sampling,
-)  # fmt: skip
+    [*setting_options(SAMPLING, Sampling), *option_table(SAMPLING, BIAS)], _sampling
+)
 # For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
@@ -200,19 +193,10 @@ def _chat_sampling(**given: Any) -> tuple[Sampling, dict[str, Any]]:
     )
 
 
-CHAT_SAMPLING_OPTIONS = OptionGroup(
-    [
-        *SERVER_SAMPLING_OPTIONS.parameters,
-        *(option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING),
-    ],
-    _chat_sampling,
-)
-
-
-DRAFTING_OPTIONS = OptionGroup(
-    [*setting_options(DRAFTING, Drafting), *setting_options(DRAFTING, EngineOptions, "exact_greedy")],
-    _drop_unset,
-)
+OTHERS = [option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING]
+CHAT_SAMPLING_OPTIONS = OptionGroup([*SERVER_SAMPLING_OPTIONS.parameters, *OTHERS], _chat_sampling)
+EXACT_GREEDY = setting_options(DRAFTING, EngineOptions, "exact_greedy")
+DRAFTING_OPTIONS = OptionGroup([*setting_options(DRAFTING, Drafting), *EXACT_GREEDY], _drop_unset)
 
 
 def with_drafting(

@@ -84,9 +84,8 @@ def replay(
             engine = open_engine(Path(model_draft), n_ctx=n_ctx, threads=n_threads, sessions=1)
             draft = stack.enter_context(closing(engine))
         vocab = vocabulary(text, traces, draft)
-        context = ReplayContext(
-            vocab, None if text is None else text.text, Corpora.find(corpora or (), vocab), draft, costs
-        )
+        encoder, found = None if text is None else text.text, Corpora.find(corpora or (), vocab)
+        context = ReplayContext(vocab, encoder, found, draft, costs)
         replaying = Replay(traces, methods, context, fresh=replayed["no_carryover"])
         stack.callback(replaying.close)
         try:
@@ -130,13 +129,8 @@ def costs_of(
     from paceline.hardware.threads import choose_threads
     from paceline.profiling.pass_costs import as_costs
 
-    settings: dict[str, Any] = {
-        "threads": choose_threads(threads),
-        "gpu_layers": 0,
-        "flash_attention": None,
-        "cache_type": "f16",
-        "exact_rows": 0,
-    }
+    settings: dict[str, Any] = {"threads": choose_threads(threads), "gpu_layers": 0}
+    settings |= {"flash_attention": None, "cache_type": "f16", "exact_rows": 0}
     paths = {"target": model} | ({} if draft is None else {"draft": Path(draft)})
     stored = {role: known_costs(BackendSpec(path, settings), role) for role, path in paths.items()}
     known = {role: costs for role, costs in stored.items() if costs is not None}
@@ -184,8 +178,7 @@ def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | Non
     from paceline.models.fingerprint import vocab_fingerprint
 
     if size != draft.vocab.size or traces[-1].vocab not in (None, vocab_fingerprint(draft.vocab)):
-        raise UsageError(
-            f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, and the record another or one "
-            "that it does not tell; name the model that was recorded with -m FILE.gguf"
-        )
+        why = f"{draft.vocab.size:,} tokens, and the record another or one that it does not tell"
+        advice = "name the model that was recorded with -m FILE.gguf"
+        raise UsageError(f"{draft.path}: has a vocabulary of {why}; {advice}")
     return draft.vocab

@@ -67,10 +67,8 @@ def materialise(
     chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)
     blocks = None if chosen is None else chosen.active_blocks(n)
     if blocks is None or blocks[0] != blocks[1]:
-        raise UsageError(
-            f"--view {view}: write exit=N or skip=N; llama.cpp runs whole layers: an even number of blocks, "
-            "or the same layers for attention and feed_forward"
-        )
+        whole = "an even number of blocks, or the same layers for attention and feed_forward"
+        raise UsageError(f"--view {view}: write exit=N or skip=N; llama.cpp runs whole layers: {whole}")
     with Interrupts() as interrupts, progress({"tensors": UNKNOWN}, interrupts) as tick:
         size = shorten(model, out, blocks[0], force=force, tick=lambda: tick("tensors"))
     print_note(f"{len(blocks[0])} of {n} layers, {size / 1e6:,.1f} MB")

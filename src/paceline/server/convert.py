@@ -156,8 +156,6 @@ def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str
         return n_draft, None
     known = [] if llm.drafting.plain else llm.drafter.name.split(",")
     if unknown := [name for name in speculative.drafters if name not in known]:
-        raise UsageError(
-            f"speculative.drafters: {unknown[0]!r} does not draft here; "
-            + (f"choose from {', '.join(known)}" if known else "this server was started with --draft none")
-        )
+        advice = f"choose from {', '.join(known)}" if known else "this server was started with --draft none"
+        raise UsageError(f"speculative.drafters: {unknown[0]!r} does not draft here; {advice}")
     return n_draft, frozenset(speculative.drafters)

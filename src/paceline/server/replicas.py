@@ -174,10 +174,9 @@ def check_cluster_resources(settings: ServerSettings, has: Mapping[str, float]) 
     least, _ = parse_replica_range(settings.replicas)
     for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
         if least * each > has.get(name, 0.0):
-            raise UsageError(
-                f"{least} replicas reserve {least * each:g} {name}s, and this machine has "
-                f"{has.get(name, 0.0):g}: say fewer --replicas, or less --replica-{name.lower()}s for each"
-            )
+            needs = f"{least} replicas reserve {least * each:g} {name}s"
+            advice = f"say fewer --replicas, or less --replica-{name.lower()}s for each"
+            raise UsageError(f"{needs}, and this machine has {has.get(name, 0.0):g}: {advice}")
 
 
 def start_failure_reason() -> str:

@@ -33,8 +33,6 @@ IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
 
 log = logging.getLogger("paceline.engine")
-
-
 AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, lt=1e6)]

@@ -105,9 +105,7 @@ def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
     controls = list(dict.fromkeys(name for part in texts for name in control_texts(text, vocab, part)))
     for name in controls:
         if not any(name in part for part in texts):
-            raise UsageError(
-                f"a message or a tool is read as {name}, a control token of this model: change it"
-            )
+            raise UsageError(f"a message or tool is read as {name}, a control token of this model: change it")
     if not controls and (together_names := control_texts(text, vocab, contents)):
         name = together_names[0]
         raise UsageError(f"two messages side by side make {name}, a control token of this model: change one")

@@ -171,10 +171,8 @@ class TextGrammar:
             if above is everything or token in self._trie.eos:
                 return everything
         if self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(self._committed):
-            raise UsageError(
-                f"{self.syntax.name} is too slow to follow: {len(self._committed)} tokens took "
-                f"{self._seconds:.0f} s of processor time; simplify it"
-            )
+            took = f"{len(self._committed)} tokens took {self._seconds:.0f} s of processor time"
+            raise UsageError(f"{self.syntax.name} is too slow to follow: {took}; simplify it")
         began = thread_time()
         try:
             return self._compute(path)

@@ -70,7 +70,7 @@ class FixedRowsTarget(DelegatingTarget):
         for session, tree in batch:
             assert not isinstance(tree, int), "a session of fixed rows has no pending tokens"
             session.compute_tree(tree)
-            out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want))
+            out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want.top_k))
         return out
 
 
@@ -84,12 +84,10 @@ class FixedRowsSession(TreeSession):
 
 
 class FixedRowsOutput(LogitsOutput):
-    def __init__(
-        self, target: FixedRowsTarget, after: list[int], tree: DraftTree, want: RequiredOutputs
-    ) -> None:
+    def __init__(self, target: FixedRowsTarget, after: list[int], tree: DraftTree, top_k: int) -> None:
         self._target, self._after, self._tree = target, after, tree
         rows = len(tree) + 1
-        super().__init__(rows, Features(self.top_k(range(rows), want.top_k)))
+        super().__init__(rows, Features(self.top_k(range(rows), top_k)))
 
     def logits(self, row: int) -> Rows:
         after = self._after if row == 0 else [*self._after, *self._tree.path_tokens(row - 1)]
