@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from paceline.cli.completion import MIN_PASSES, PrefillProgress, SlowPassMonitor
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.reading import MIN_PASSES, PrefillProgress, SlowPassMonitor
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 
 

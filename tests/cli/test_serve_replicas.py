@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Done, command
-from paceline.server import cluster
+from paceline.server import replicas
 from paceline.server.settings import ServerSettings
 from paceline.settings import LoadOptions
 
@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         out.append((settings, host, port))
         return 0
 
-    monkeypatch.setattr(cluster, "run", run)
+    monkeypatch.setattr(replicas, "run", run)
     return out
 
 

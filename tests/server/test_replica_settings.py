@@ -9,9 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 import paceline
-from paceline.server.cluster import check_cluster_resources
 from paceline.server.metrics import Metrics, prometheus_text
-from paceline.server.replicas import add_replica_label, merge_metrics
+from paceline.server.replicas import add_replica_label, check_cluster_resources, merge_metrics
 from paceline.server.security import SecurityRules
 from paceline.server.settings import ServerSettings, parse_replica_range
 from paceline.settings import LoadOptions

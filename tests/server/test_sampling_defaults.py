@@ -33,7 +33,7 @@ def test_a_request_that_does_not_say_gets_openai_s_defaults_or_the_operator_s(
 ) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
         request = CompletionRequest.model_validate({"prompt": [1], **request_})
-        (ask,) = from_completion(llm, ServerLimits(sampling=given), request).requests
+        (ask,) = from_completion(llm, ServerLimits(sampling=given), request, "").requests
     assert ask.sampling == expected
 
 

@@ -219,7 +219,6 @@ class Bench:
         elif history is not None and record.run is not None:
             earlier, now = history.run(record.run)["provenance"], json.loads(json.dumps(record.provenance))
             if unlike := [name for name in now if now[name] != earlier.get(name)]:
-                raise UsageError(
-                    f"run {record.run} cannot go on, its {', '.join(unlike)} differed: measure anew"
-                )
+                fields = ", ".join(unlike)
+                raise UsageError(f"run {record.run} cannot go on, its {fields} differed: measure anew")
             record.groups = history.groups(record.run)

@@ -73,7 +73,5 @@ def _change(text: str, change: str) -> tuple[str, Any]:
     try:
         return name, value if kinds[name] is str else read_number(kinds[name], value)
     except (KeyError, ValueError):
-        raise UsageError(
-            f"method {text!r}: {change!r} is no setting{did_you_mean(name, kinds)}; write NAME=NUMBER with "
-            f"one of {', '.join(kinds)}"
-        ) from None
+        why, names = f"{change!r} is no setting{did_you_mean(name, kinds)}", ", ".join(kinds)
+        raise UsageError(f"method {text!r}: {why}; write NAME=NUMBER with one of {names}") from None

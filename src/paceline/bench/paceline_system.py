@@ -30,22 +30,20 @@ from paceline.system.home import to_stderr
 
 class LoadedModels(AbstractContextManager["LoadedModels"]):
     """The owner of a bench's target and draft model, each loaded once.
-    options: of the target, with the longest draft of any method. The draft is loaded at its first use, to
+    given: of the target, with the longest draft of any method. The draft is loaded at its first use, to
     attribute memory: `memory` is resident bytes without it, `draft_memory` what loading it added.
     keep_prompts: see BenchPlan."""
 
-    def __init__(
-        self, options: LoadOptions, draft: Path | None = None, *, keep_prompts: bool = False
-    ) -> None:
+    def __init__(self, given: LoadOptions, draft: Path | None = None, *, keep_prompts: bool = False) -> None:
         self._draft_path, self._confidence = open_confidence(draft)
         self.keep_prompts = keep_prompts
-        plan = resolve(replace(options, draft=self._draft_path))
+        plan = resolve(replace(given, draft=self._draft_path))
         self._plan = plan
         if not plan.selects_prompt_tokens:  # else it does so for all methods
             plan = replace(plan, draft=None, kind="")
-        drafting = Drafting(drafters=("none",), n_draft=options.drafting.n_draft)
-        self.plain = load_plan(replace(plan, options=replace(options, drafting=drafting, corpora=())))
-        self._corpora = Corpora.find(options.corpora, self.plain.target.vocab)
+        drafting = Drafting(drafters=("none",), n_draft=given.drafting.n_draft)
+        self.plain = load_plan(replace(plan, options=replace(given, drafting=drafting, corpora=())))
+        self._corpora = Corpora.find(given.corpora, self.plain.target.vocab)
         self._draft = self.plain.draft
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
         self.memory = self.draft_memory = 0

@@ -45,10 +45,8 @@ class BenchPlan:
     def __post_init__(self) -> None:
         validate_fields(self)
         if self.peers and (self.keep_prompts or not self.sampling.greedy):
-            raise UsageError(
-                "--peer: other programs read every prompt, and their sampled output cannot be checked: leave "
-                "out --keep-prompts and --temp"
-            )
+            why = "other programs read every prompt, and their sampled output cannot be checked"
+            raise UsageError(f"--peer: {why}: leave out --keep-prompts and --temp")
         if self.n == 1:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")
 

@@ -25,10 +25,8 @@ class RequestBuilder:
         tokens = encode_item(self._llm, item, fill_messages(item, answers))
         target, n = self._llm.target, item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:
-            raise UsageError(
-                f"item {item.id}: its {len(tokens):,} tokens and {n:,} more do not fit the context of "
-                f"{target.caps.n_ctx:,}: ask for a larger one (-c) or for fewer tokens (-n)"
-            )
+            why = f"{len(tokens):,} tokens and {n:,} more do not fit the context of {target.caps.n_ctx:,}"
+            raise UsageError(f"item {item.id}: its {why}: ask for a larger one (-c) or for fewer tokens (-n)")
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
@@ -38,11 +36,8 @@ def fill_messages(item: Item, answers: Mapping[str, str]) -> list[Message]:
     answers: by id of earlier items. Raises UsageError if one is missing."""
     if missing := [one for one in item.referred if one not in answers]:
         raise UsageError(f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked")
-    following = map(answers.__getitem__, item.referred)
-    return [
-        {"role": role, "content": next(following) if content is None else content}
-        for role, content in item.messages
-    ]
+    filled = map(answers.__getitem__, item.referred)
+    return [{"role": role, "content": next(filled) if text is None else text} for role, text in item.messages]
 
 
 def encode_item(llm: LLM, item: Item, messages: list[Message]) -> list[int]:

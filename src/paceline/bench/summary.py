@@ -16,6 +16,7 @@ from paceline.speculative.policy import speedup_formulas as theory
 
 RESAMPLES = 2000
 Floats = NDArray[np.float64]
+Groups = Sequence[ItemMeasurements]
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,8 @@ def bootstrap_ratios(
     pieces = [table[rng.integers(n, size=(20, n))].sum(axis=1) for _ in range(RESAMPLES // 20)]
     sums, drawn = table.sum(axis=0), np.concatenate(pieces).T
     with np.errstate(divide="ignore", invalid="ignore"):
-        return [
-            Interval(float(ratio(sums)), *np.quantile(ratio(drawn), [0.025, 0.975]).tolist())
-            for ratio in ratios
-        ]
+        bounds = [np.quantile(ratio(drawn), [0.025, 0.975]).tolist() for ratio in ratios]
+        return [Interval(float(ratio(sums)), *pair) for ratio, pair in zip(ratios, bounds, strict=True)]
 
 
 def speedup(
@@ -87,9 +86,7 @@ def speedup(
     return gain if gain.low > 0 and gain.high < math.inf else None
 
 
-def summarize(
-    rows: Sequence[Mapping[str, Any]], groups: Sequence[ItemMeasurements], plain: str
-) -> list[BenchResult]:
+def summarize(rows: Sequence[Mapping[str, Any]], groups: Groups, plain: str) -> list[BenchResult]:
     """Return a result for each category and system, then one for each system over several categories.
     rows: of each system (Contestant.row). plain: the base of speedups."""
     categories = list(dict.fromkeys(group.category for group in groups))
@@ -99,9 +96,7 @@ def summarize(
     return [_result(row, category, some, plain) for category, some in parts for row in rows]
 
 
-def _result(
-    row: Mapping[str, Any], category: str, groups: Sequence[ItemMeasurements], plain: str
-) -> BenchResult:
+def _result(row: Mapping[str, Any], category: str, groups: Groups, plain: str) -> BenchResult:
     system = row["system"]
     counts = {f"{name}s": len({getattr(group, name) for group in groups}) for name in ("item", "round")}
     ours = [group.measurements[system] for group in groups if system in group.measurements]
@@ -149,7 +144,7 @@ def _over(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
 
 
-def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
+def _speeds(groups: Groups, system: str) -> list[float]:
     """Return the tokens/s of each round."""
     rounds: dict[int, list[Measurement]] = {}
     for group in groups:
@@ -158,7 +153,7 @@ def _speeds(groups: Sequence[ItemMeasurements], system: str) -> list[float]:
     return [tokens / seconds for tokens, seconds in sums if seconds > 0]
 
 
-def ratio(groups: Sequence[ItemMeasurements], system: str, to: str) -> Interval | None:
+def ratio(groups: Groups, system: str, to: str) -> Interval | None:
     """Return the speedup of a system over another, from the groups that have both."""
     both = [group for group in groups if {system, to} <= set(group.measurements)]
     speeds, base = (

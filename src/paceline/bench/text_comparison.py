@@ -75,12 +75,7 @@ def explain(
 
 
 def first_non_greedy_token(
-    target: Target,
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    start: int,
-    noise: float,
-    sampling: Sampling = GREEDY,
+    target: Target, prompt: Sequence[int], tokens: Sequence[int], start: int, noise: float, sampling: Sampling
 ) -> int | None:
     """Return the index of the first token, from `start` on, that another leads by more than `noise`."""
     text, place = [*prompt, *tokens], len(prompt) + start
@@ -110,11 +105,10 @@ class OutputComparison:
     def require_lossless(self) -> None:
         """Raise NotLosslessError if greedy outputs differ without a near-tie."""
         if self.difference is not None and not self.difference.near_tie:
-            raise NotLosslessError(
-                f"drafted output differs from plain output from token {self.at} on: the two tokens' logits "
-                f"are {self.difference.gap:.3g} apart, batch noise is {self.difference.noise:.3g}. "
-                "This is a bug in Paceline: please report it"
-            )
+            apart = f"{self.difference.gap:.3g} apart, batch noise is {self.difference.noise:.3g}"
+            what = f"drafted output differs from plain output from token {self.at} on"
+            bug = "This is a bug in Paceline: please report it"
+            raise NotLosslessError(f"{what}: the two tokens' logits are {apart}. {bug}")
 
 
 def warm_up(llm: LLM, prompt: Sequence[int], on_prefill: OnPrefill | None = None) -> Generation:
@@ -141,8 +135,6 @@ def judge(
     assert difference is not None  # as they differ
     message = f"NO: not from token {at} on"
     if difference.near_tie:
-        message = (
-            f"up to token {at}, a near-tie: the two tokens' logits are {difference.gap:.2g} apart, "
-            f"batch noise is {difference.noise:.2g}"
-        )
+        apart = f"{difference.gap:.2g} apart, batch noise is {difference.noise:.2g}"
+        message = f"up to token {at}, a near-tie: the two tokens' logits are {apart}"
     return OutputComparison(False, message, at, difference)

@@ -13,11 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from paceline.api import LLM
-from paceline.cli.completion import as_record
+from paceline.cli.completion import PrefillProgress, SlowPassMonitor, as_record, until_interrupted
 from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
 from paceline.cli.output import with_typed_names
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.texts import strip_block_quotes
 from paceline.report.sources import SourceMarks
 from paceline.report.table import details, summary, write_phases
@@ -47,10 +46,8 @@ CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
 
 class ChatLoop:
     """A chat with a model. Answers go to stdout, everything else to stderr.
-
     request: arguments of LLM.stream, without the prompt and the sampling; each turn increments the seed.
-    early: notes Ctrl-C before an answer has begun.
-    interactive: Ctrl-C stops an answer, not the chat."""
+    early: notes Ctrl-C before an answer has begun. interactive: Ctrl-C stops an answer, not the chat."""
 
     def __init__(
         self,
@@ -114,10 +111,8 @@ class ChatLoop:
                 interrupts.pressed = True
             prompt, dropped = conversation.prompt()
             if dropped:
-                note(
-                    f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
-                    f"sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})"
-                )
+                full = f"the context of {self._llm.target.caps.n_ctx:,} tokens is full"
+                note(f"{full}: the model no longer sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})")
             generation = self._decode(prompt, interrupts)
             if generation.tokens:
                 unanswered.pop_all()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from statistics import median
 from time import monotonic
 from typing import IO, Any
 
@@ -18,26 +20,93 @@ from paceline.bench.replay.recording import Recorder
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_detail, print_json, print_note
-from paceline.cli.reading import PrefillProgress, SlowPassMonitor, until_interrupted
 from paceline.cli.references import base_model
+from paceline.engine import Stream
 from paceline.report.sources import SourceMarks
 from paceline.report.table import comparison, details, summary, write_phases
-from paceline.request_handle import Generation
+from paceline.request_handle import Generation, StepOutput
 from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError
+from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.printable import count
 from paceline.speculative.sampling import Sampling
 from paceline.system.terminal import wrapped
 
 MIN_ANSWER_TOKENS = 32  # for a comparison of its speed with that of plain decoding, measured on few tokens
 PLAIN_TOKENS, PLAIN_SECONDS = 16, 0.5  # whichever is over sooner
+MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
+SLOW = 3.0  # median time of a pass, in units of its known cost
+MIN_PASSES = 8
+MIN_SECONDS = 0.005  # cost of a pass; shorter ones are too noisy
+
+
+class PrefillProgress:
+    """A progress line of the prefill, for `on_prefill` of `LLM.stream`. `close` removes it.
+    Raises KeyboardInterrupt after Ctrl-C."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._began, self._width = monotonic(), 0
+
+    def __call__(self, read: int, total: int) -> None:
+        self._interrupts.check()
+        if read == 0:
+            self._began = monotonic()
+        if read == total or total < MIN_PROMPT_TOKENS:
+            self.close()
+        elif sys.stderr.isatty():
+            seconds = monotonic() - self._began
+            speed = f", {read / seconds:.0f} tokens/s" if read and seconds > 0 else ""
+            line = f"reading the prompt: {read:,} of {total:,} tokens{speed}"
+            self._width = max(self._width, len(line))
+            sys.stderr.write(f"\r{line:{self._width}}")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._width:
+            sys.stderr.write(f"\r{'':{self._width}}\r")
+            sys.stderr.flush()
+            self._width = 0
+
+
+def until_interrupted(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
+    """Yield an answer's pieces until Ctrl-C, which PrefillProgress may raise during the prefill."""
+    try:
+        for piece in stream:
+            yield piece
+            if interrupts.pressed:
+                return
+    except KeyboardInterrupt:
+        pass
+
+
+class SlowPassMonitor:
+    """A monitor of the target's passes, if their costs are known."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._passes: deque[tuple[int, int, float]] = deque(maxlen=256)
+        self._known: PassCosts | None = None
+        self._costs = costs = llm.policy.costs
+        if costs is None or llm.target.on_forward is not None or costs.target.seconds(1, 1) < MIN_SECONDS:
+            return
+        # A copy: the policy's own adapts to a slow machine.
+        self._known = PassCosts.read(costs.target.as_dict())
+        llm.target.on_forward = lambda *forward: self._passes.append(forward)
+
+    def warning(self) -> str:
+        """Return a warning about slow passes, or ""."""
+        if self._known is None or self._costs is None or len(self._passes) < MIN_PASSES:
+            return ""
+        times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
+        if times < SLOW:
+            return ""
+        self._costs.is_reliable = False  # costs updated in a slow run are not stored
+        return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"
 
 
 class Completion:
-    """The completion of one prompt.
-
-    Raises UsageError if the recorder's file is of another vocabulary.
-
+    """The completion of one prompt. Raises UsageError if the recorder's file is of another vocabulary.
     request: arguments of LLM.stream, without the prompt and the sampling.
     chat: use the model's chat template."""
 
@@ -64,7 +133,6 @@ class Completion:
 
     def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
         """Return the tokens of the conversation, or of the text without a chat template.
-
         Raises ModelError for an unusable template. wants_chat: the user requested a chat."""
         llm = self._llm
         if self._chat and not wants_chat:

@@ -69,7 +69,6 @@ def write_messages(file: Path, messages: list[Message]) -> None:
 
 class Conversation:
     """A conversation with a model.
-
     messages: all messages, the system prompt first, also those that no longer fit the context."""
 
     def __init__(self, llm: LLM, messages: Sequence[Message] = ()) -> None:
@@ -105,7 +104,6 @@ class Conversation:
 
     def prompt(self) -> tuple[list[int], int]:
         """Return the tokens of the next prompt, and the number of turns that were dropped from it.
-
         If the context is full, the oldest turns are dropped until half of it is free, so that this happens
         rarely. A message that is too long by itself drops none."""
         n_ctx = self._llm.target.caps.n_ctx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import IO, Any
 
@@ -11,7 +11,7 @@ from paceline.api import LLM
 from paceline.backends import registry
 from paceline.backends.interface import KernelStatus
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.progress import STEPS, by_share, progress
+from paceline.cli.progress import STEPS, Tick, by_share, progress
 from paceline.doctor import diagnosis, gathering
 from paceline.drafts import traits_of
 from paceline.fits import what_fits
@@ -27,14 +27,10 @@ from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.system.home import to_stderr
 
-Tick = Callable[[str], None]
-
 
 def probe_hardware(target: PathLike | None, kernels: str) -> Hardware:
     """Return the hardware.
-
-    target: the model whose engine is described; None is the embedded model. kernels: "off" leaves them out.
-    """
+    target: the model whose engine is described; None is the embedded model. kernels: "off" omits them."""
     read_errors = []
     engine = offload = None
     status = KernelStatus(reason="--kernels off")

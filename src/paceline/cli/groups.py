@@ -9,9 +9,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from paceline.cli import options
 from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
-from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, flag, option
+from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, Corpora, flag, option
 from paceline.cli.output import print_note
 from paceline.cli.texts import read_text
 from paceline.drafter_table import HEADS
@@ -23,7 +22,6 @@ from paceline.speculative.validation import read_number, settings_of
 
 if TYPE_CHECKING:
     from paceline.bench.replay.recording import Recorder
-
 
 BOUNDS = ("minimum", "maximum")
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -45,9 +43,7 @@ FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Options that a command takes as one value.
-
-    parameters: the options, as typer reads them.
+    """Options that a command takes as one value. parameters: the options, as typer reads them.
     make: combines their values, which it gets by name."""
 
     parameters: Sequence[inspect.Parameter]
@@ -87,7 +83,6 @@ def keyword_option(name: str, default: Any, annotation: Any) -> inspect.Paramete
 
 def option_table(panel: str, *rows: tuple[Any, ...], env: bool = True) -> list[inspect.Parameter]:
     """Return the parameters of a table of options.
-
     rows: name, type, default, option names, metavar, help and, for some, the minimum and the maximum.
     env: True if the environment can set the options; flags can always be set."""
     return [
@@ -109,7 +104,6 @@ def setting_options(
     panel: str, kind: Any, *names: str, renamed: Mapping[str, str] = OPTION_NAMES, env: bool = True
 ) -> list[inspect.Parameter]:
     """Return options for the fields of a settings class: these names, by default all that have a help.
-
     renamed: names of options, where they are not --NAME. env: see option_table."""
     settings, types = settings_of(kind), {it.name: it for it in fields(kind)}
     rows = []
@@ -174,17 +168,10 @@ def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Sampling:
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
 
+BIAS = ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5).")
 SAMPLING_OPTIONS = OptionGroup(
-    [
-        *setting_options(SAMPLING, Sampling),
-        *option_table(
-            SAMPLING,
-            ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X",
-             "Add X to a token's logit (13=-2.5)."),
-        ),
-    ],
-    _sampling,
-)  # fmt: skip
+    [*setting_options(SAMPLING, Sampling), *option_table(SAMPLING, BIAS)], _sampling
+)
 # For a server and a chat. An option that is not given is OpenAI's default, or the model file's suggestion.
 SERVER_SAMPLING_OPTIONS = OptionGroup(
     [
@@ -206,22 +193,10 @@ def _chat_sampling(**given: Any) -> tuple[Sampling, dict[str, Any]]:
     )
 
 
-CHAT_SAMPLING_OPTIONS = OptionGroup(
-    [
-        *SERVER_SAMPLING_OPTIONS.parameters,
-        *(option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING),
-    ],
-    _chat_sampling,
-)
-
-
-DRAFTING_OPTIONS = OptionGroup(
-    [
-        *setting_options(DRAFTING, Drafting),
-        *setting_options(DRAFTING, EngineOptions, "exact_greedy"),
-    ],
-    _drop_unset,
-)
+OTHERS = [option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING]
+CHAT_SAMPLING_OPTIONS = OptionGroup([*SERVER_SAMPLING_OPTIONS.parameters, *OTHERS], _chat_sampling)
+EXACT_GREEDY = setting_options(DRAFTING, EngineOptions, "exact_greedy")
+DRAFTING_OPTIONS = OptionGroup([*setting_options(DRAFTING, Drafting), *EXACT_GREEDY], _drop_unset)
 
 
 def with_drafting(
@@ -245,9 +220,7 @@ def with_drafting(
 
 
 REMEMBER = ("remember", bool, False, "--remember", "", "Store answers, and draft from them.")
-MEMORY_OPTIONS = OptionGroup(
-    [keyword_option("corpora", None, options.Corpora), *option_table(DRAFTING, REMEMBER)]
-)
+MEMORY_OPTIONS = OptionGroup([keyword_option("corpora", None, Corpora), *option_table(DRAFTING, REMEMBER)])
 
 
 def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP in commands that spend their time inside llama.cpp.
 
 Python raises KeyboardInterrupt only after the C call returns, which can take minutes for a long prompt, and
-ctypes drops one raised in a callback. So the signal wakes a thread instead, through `signal.set_wakeup_fd`.
-"""
+ctypes drops one raised in a callback. So the signal wakes a thread through `signal.set_wakeup_fd`."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ def install_exit_handlers() -> None:
 
 class Interrupts:
     """A context in which Ctrl-C, SIGTERM and SIGHUP end the process at once and remove partial files.
-
     After `defer_first`, the first Ctrl-C only sets `pressed`, so that a command can end between two steps and
     print its results so far; the second ends the process."""
 

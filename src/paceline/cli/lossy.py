@@ -44,8 +44,7 @@ def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     """Measure a mixture of experts with fewer experts a token: speed, perplexity, agreement.
 
     Plain decoding, prompt lookup and, with -md, a draft model are measured with each number, and the fastest
-    within --max-rise is recommended. Fewer experts change what the model says (--lossy experts=N).
-    """
+    within --max-rise is recommended. Fewer experts change what the model says (--lossy experts=N)."""
     from paceline.prepare.experts import measure_experts
     from paceline.report.variants import write_experts
 

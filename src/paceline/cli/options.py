@@ -45,7 +45,6 @@ def option(
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Return a typer option. names: such as "-n --n-predict".
-
     env: True if the long name's environment variable sets the option, too."""
     return typer.Option(
         *names.split(),

@@ -29,8 +29,6 @@ HEAD_CONTEXT = 64  # to check a draft head
 MAX_CONTEXT = 4096  # default context, as in `load`
 
 Note = Callable[[str], object]
-
-
 ADVICE_OPTIONS = OptionGroup(option_table(
     ADVICE,
     ("task", str, "any", "--task", "TASK",

@@ -25,6 +25,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import print_note
 from paceline.system.leaving import cleanup_on_exit
 
+Tick = Callable[[str], None]  # takes a kind of work
 UNKNOWN = -1  # number of steps
 STEPS = 100  # for work that reports its completed share
 SHOW_CURSOR = b"\x1b[?25h\n"
@@ -70,13 +71,9 @@ def bars(*columns: ProgressColumn) -> Iterator[Progress]:
 
 
 @contextmanager
-def progress(
-    work: Mapping[str, int], interrupts: Interrupts, *, at_end: bool = True
-) -> Iterator[Callable[[str], None]]:
+def progress(work: Mapping[str, int], interrupts: Interrupts, *, at_end: bool = True) -> Iterator[Tick]:
     """Yield a function to be called after each step, with its kind.
-
     The function raises KeyboardInterrupt after Ctrl-C; with at_end, so does the end of the context.
-
     work: the number of steps of each kind, or UNKNOWN."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bars(*columns) as drawing:
@@ -94,7 +91,7 @@ def progress(
         interrupts.check()
 
 
-def by_share(tick: Callable[[str], None]) -> Callable[[str, float], None]:
+def by_share(tick: Tick) -> Callable[[str, float], None]:
     """Return a function that takes a kind of work and its completed share, and ticks for each of STEPS."""
     done = Counter[str]()
 

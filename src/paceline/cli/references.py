@@ -74,7 +74,5 @@ def hash_of(file: LocalFile) -> tuple[str, str]:
 
 
 def base_model(name: str) -> ModelError:
-    return ModelError(
-        f"{name}: is a base model, without a chat template: use an instruct model, or paceline run with a "
-        "plain prompt, without --chat, --system and --messages"
-    )
+    plain = "paceline run with a plain prompt, without --chat, --system and --messages"
+    return ModelError(f"{name}: is a base model, without a chat template: use an instruct model, or {plain}")

@@ -74,9 +74,7 @@ def replay(
     from paceline.system.identity import cpu_name
 
     costs = costs_of(cost_curve, tokenizer, model_draft, threads)
-    methods = methods_of(
-        replayed["methods"], drafting, draft=model_draft is not None, costs=costs is not None
-    )
+    methods = methods_of(replayed["methods"], drafting, draft=bool(model_draft), costs=costs is not None)
     with Interrupts() as interrupts, ExitStack() as stack:
         text = None if tokenizer is None else stack.enter_context(closing(open_tokenizer(tokenizer)))
         traces = read_traces(files, text, limit, interrupts, template=replayed["chat_template"])
@@ -86,9 +84,8 @@ def replay(
             engine = open_engine(Path(model_draft), n_ctx=n_ctx, threads=n_threads, sessions=1)
             draft = stack.enter_context(closing(engine))
         vocab = vocabulary(text, traces, draft)
-        context = ReplayContext(
-            vocab, None if text is None else text.text, Corpora.find(corpora or (), vocab), draft, costs
-        )
+        encoder, found = None if text is None else text.text, Corpora.find(corpora or (), vocab)
+        context = ReplayContext(vocab, encoder, found, draft, costs)
         replaying = Replay(traces, methods, context, fresh=replayed["no_carryover"])
         stack.callback(replaying.close)
         try:
@@ -117,7 +114,6 @@ def costs_of(
     curve: Path | None, model: Path | None, draft: str | None, threads: int | None
 ) -> DecodingCosts | None:
     """Return the costs of a file, or the stored costs of the models with default settings, or None.
-
     Raises UsageError for an unusable file."""
     from paceline.speculative.policy.costs import DecodingCosts
 
@@ -132,13 +128,8 @@ def costs_of(
     from paceline.hardware.threads import choose_threads
     from paceline.profiling.pass_costs import as_costs, known_costs
 
-    settings: dict[str, Any] = {
-        "threads": choose_threads(threads),
-        "gpu_layers": 0,
-        "flash_attention": None,
-        "cache_type": "f16",
-        "exact_rows": 0,
-    }
+    settings: dict[str, Any] = {"threads": choose_threads(threads), "gpu_layers": 0}
+    settings |= {"flash_attention": None, "cache_type": "f16", "exact_rows": 0}
     paths = {"target": model} | ({} if draft is None else {"draft": Path(draft)})
     stored = {role: known_costs(BackendSpec(path, settings), role) for role, path in paths.items()}
     known = {role: costs for role, costs in stored.items() if costs is not None}
@@ -156,17 +147,15 @@ def read_traces(
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
     result: list[Trace] = []
-    encoder = n_vocab = vocab = None
+    encoder, known = None, dict[str, Any]()
     if text is not None:
-        encoder, n_vocab, vocab = text.text, text.vocab.size, vocab_fingerprint(text.vocab)
+        encoder, known = text.text, {"n_vocab": text.vocab.size, "vocab": vocab_fingerprint(text.vocab)}
     left = limit or None
     with progress({traces.LINE: sum(map(traces.count_lines, files))}, interrupts) as tick:
         for file in files:
-            trace = traces.read(
-                file, encoder, n_vocab=n_vocab, vocab=vocab, template=template, limit=left, tick=tick
-            )
+            trace = traces.read(file, encoder, template=template, limit=left, tick=tick, **known)
             result.append(trace)
-            n_vocab, vocab = trace.n_vocab, trace.vocab
+            known = {"n_vocab": trace.n_vocab, "vocab": trace.vocab}
             if left is not None and (left := left - len(trace.requests)) == 0:
                 break
     for trace in result:
@@ -177,7 +166,6 @@ def read_traces(
 
 def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | None) -> Any:
     """Return the vocabulary of the tokenizer or the draft model, else the smallest that fits.
-
     Raises UsageError if the record does not confirm the draft model's vocabulary."""
     from paceline.backends.recorded import numeric_vocab
 
@@ -189,8 +177,7 @@ def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | Non
     from paceline.models.fingerprint import vocab_fingerprint
 
     if size != draft.vocab.size or traces[-1].vocab not in (None, vocab_fingerprint(draft.vocab)):
-        raise UsageError(
-            f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, and the record another or one "
-            "that it does not tell; name the model that was recorded with -m FILE.gguf"
-        )
+        why = f"{draft.vocab.size:,} tokens, and the record another or one that it does not tell"
+        advice = "name the model that was recorded with -m FILE.gguf"
+        raise UsageError(f"{draft.path}: has a vocabulary of {why}; {advice}")
     return draft.vocab

@@ -21,17 +21,14 @@ PROMPT_OPTIONS = OptionGroup(option_table(
     ("file", Path | None, None, "-f --file", "FILE", "Read the prompt from a text file."),
     env=False,
 ))  # fmt: skip
+STOP = ("stop", list[str] | None, None, "--stop", "TEXT", "Stop before this text; may be repeated.")
 GENERATION_OPTIONS = OptionGroup([
     *option_table(
         GENERATION,
         ("max_tokens", int, 256, "-n --n-predict", "N", "Most tokens to generate.", 1),
         ("ignore_eos", bool, False, "--ignore-eos", "", "Go on after an end-of-text token."),
     ),
-    *option_table(
-        GENERATION,
-        ("stop", list[str] | None, None, "--stop", "TEXT", "Stop before this text; may be repeated."),
-        env=False,
-    ),
+    *option_table(GENERATION, STOP, env=False),
 ])  # fmt: skip
 OUTPUT_OPTIONS = OptionGroup(option_table(
     OUTPUT,

@@ -136,14 +136,14 @@ def serve(
 
     from pydantic import ValidationError
 
-    from paceline.server import cluster, listen
+    from paceline.server import listen, replicas
     from paceline.server.security import LOCAL
     from paceline.server.settings import ServerSettings
 
     local = host in LOCAL
     if not local and not keys:
         print_note("no --api-key: whoever reaches this machine can use it")
-    replicas = settings.pop("replicas")
+    n_replicas = settings.pop("replicas")
     try:
         config = ServerSettings(
             load=loading,
@@ -152,7 +152,7 @@ def serve(
             api_key=keys,
             hosts=[*LOCAL, host] if local and not keys else [],
             sampling=sampling,
-            replicas=replicas or "1",
+            replicas=n_replicas or "1",
             **settings,
         )
     except ValidationError as error:
@@ -160,14 +160,14 @@ def serve(
         name, message = option_name(str(wrong["loc"][0])), wrong["msg"].removeprefix("Value error, ")
         raise UsageError(f"{name}: {message}") from error
     rules = config.rules()
-    if replicas is not None:
+    if n_replicas is not None:
         if port == 0:
             raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
         resolve_models(models)  # raises for a name that is none
         target, draft = (absolute_path(name) for name in (models.target, models.draft))
         paths = tuple(absolute_path(name) or "" for name in loading.corpora)
         config.load = replace(loading, target=target, draft=draft, corpora=paths)
-        return cluster.run(config, host, port)
+        return replicas.run(config, host, port)
 
     from paceline.loading import load_options
 

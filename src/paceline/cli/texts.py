@@ -108,7 +108,6 @@ def read_piped_messages() -> Iterator[str]:
 
 def read_typed_messages(file: Path, warn: Callable[[str], None], sent: Callable[[], None]) -> Iterator[str]:
     """Yield messages typed at a terminal until Ctrl-D.
-
     file: of earlier lines. sent: called as soon as a line is sent."""
     lines = list[str]()
     with _terminal_restored():

@@ -39,8 +39,7 @@ def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) ->
 
     The model answers prompts of a suite. The first half of the answers judges views, the second half reports
     the best view. For transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the
-    search with the best view so far.
-    """
+    search with the best view so far."""
     from paceline.prepare.views import search_views
     from paceline.report.variants import write_view
 
@@ -57,8 +56,7 @@ def materialise(
     """Write a GGUF file with some layers of a model, for llama.cpp to load as a draft model (-md).
 
     Unlike a view it has a separate cache and a copy of the weights. The path of the complete file goes to
-    stdout.
-    """
+    stdout."""
     from paceline.backends.views import parse_view
     from paceline.cli.progress import UNKNOWN, progress
     from paceline.models.headers.gguf_file import GGUFFile
@@ -69,10 +67,8 @@ def materialise(
     chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)
     blocks = None if chosen is None else chosen.active_blocks(n)
     if blocks is None or blocks[0] != blocks[1]:
-        raise UsageError(
-            f"--view {view}: write exit=N or skip=N; llama.cpp runs whole layers: an even number of blocks, "
-            "or the same layers for attention and feed_forward"
-        )
+        whole = "an even number of blocks, or the same layers for attention and feed_forward"
+        raise UsageError(f"--view {view}: write exit=N or skip=N; llama.cpp runs whole layers: {whole}")
     with Interrupts() as interrupts, progress({"tensors": UNKNOWN}, interrupts) as tick:
         size = shorten(model, out, blocks[0], force=force, tick=lambda: tick("tensors"))
     print_note(f"{len(blocks[0])} of {n} layers, {size / 1e6:,.1f} MB")

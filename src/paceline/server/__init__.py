@@ -9,6 +9,5 @@ connection.py  one client's connection; a stalled connection is closed
 security.py    checks before a request is read: keys, hosts, sizes, stalls
 app.py         the routes
 listen.py      the process: socket, signals, logs
-replicas.py    a server's settings, and the server as a Ray Serve deployment; cluster.py: the Ray cluster
-affinity.py    session ids, for a router that sends a conversation to one replica
-"""
+replicas.py    the server as a Ray Serve deployment, and the Ray cluster; settings.py: a server's settings
+affinity.py    session ids, for a router that sends a conversation to one replica"""

@@ -174,7 +174,6 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
 class CompletionOutputs:
     """The outputs of one HTTP request's answers, as they come. Cancel it in the end.
-
     log: fields of the request's line in the log, which this fills in."""
 
     def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
@@ -184,7 +183,6 @@ class CompletionOutputs:
 
     async def next(self) -> tuple[int, StepOutput] | None:
         """Return the next output and its answer's index; None after PING_SECONDS without one.
-
         Raises the error that ended an answer: UsageError, ClosingError, TooSlowError or HTTPException."""
         try:
             # asyncio.wait_for may lose a cancellation before Python 3.12.

@@ -14,7 +14,6 @@ STALL_TIMEOUT_SECONDS = 30.0
 
 class GuardedConnection(H11Protocol):
     """A connection that is aborted when its client has stalled for `patience` to twice `patience` seconds.
-
     A client stalls if it does not complete the headers of a request, or reads nothing of what was sent.
     (security.py times the body of a request.)"""
 

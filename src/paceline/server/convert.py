@@ -31,16 +31,13 @@ SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, n
 @dataclass(frozen=True)
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
-
     new_parser: makes the parser of an answer's tool calls; None without tools."""
 
     requests: Sequence[GenerationRequest]
     new_parser: Callable[[], ToolCallParser] | None = None
 
 
-def from_completion(
-    llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str = ""
-) -> ParsedRequest:
+def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
     given: Any = request.prompt
     if given == []:
@@ -159,8 +156,6 @@ def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str
         return n_draft, None
     known = [] if llm.drafting.plain else llm.drafter.name.split(",")
     if unknown := [name for name in speculative.drafters if name not in known]:
-        raise UsageError(
-            f"speculative.drafters: {unknown[0]!r} does not draft here; "
-            + (f"choose from {', '.join(known)}" if known else "this server was started with --draft none")
-        )
+        advice = f"choose from {', '.join(known)}" if known else "this server was started with --draft none"
+        raise UsageError(f"speculative.drafters: {unknown[0]!r} does not draft here; {advice}")
     return n_draft, frozenset(speculative.drafters)

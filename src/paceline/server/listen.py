@@ -131,7 +131,6 @@ def uvicorn_config(
 
 def run(app: Any, service: ServingEngine, listening: socket.socket, grace: float) -> None:
     """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end.
-
     Raises UsageError if another server listens on the port, and PacelineError if the engine has failed."""
     config = uvicorn_config(app, grace, most=max_connections())
     # uvicorn raises the signal again after its shutdown: ignore that.

@@ -1,12 +1,16 @@
 """The server as a Ray Serve deployment: replicas, each a process with its model and its server.
 
 Ray starts, watches and replaces replicas, and routes requests to them; app.py and service.py answer them.
-Tested with Ray 2.60."""
+`paceline serve --replicas` joins this machine's Ray cluster, or starts one. Tested with Ray 2.60."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,10 +21,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.loading import load_options
+from paceline.server import listen
+from paceline.server.affinity import CALLBACK, IMPORT_PATH
 from paceline.server.metrics import prometheus_text
 from paceline.server.security import App
 from paceline.server.settings import ServerSettings, parse_replica_range
-from paceline.speculative.errors import MissingExtraError
+from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 
 if TYPE_CHECKING:
     from ray.serve import Application, Deployment
@@ -64,9 +70,8 @@ class Replica:
         from ray import serve
 
         handle = serve.get_deployment_handle(NAME, serve.get_replica_context().app_name)
-        results = await handle.broadcast("metric_families").results_async(
-            timeout_s=SCRAPE_SECONDS, return_exceptions=True
-        )
+        calls = handle.broadcast("metric_families")
+        results = await calls.results_async(timeout_s=SCRAPE_SECONDS, return_exceptions=True)
         replicas = [text for text in results if isinstance(text, list)]  # a dead replica gives an error
         text = await asyncio.to_thread(prometheus_text, merge_metrics(replicas))
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -94,7 +99,6 @@ def merge_metrics(replicas: Sequence[Sequence[Metric]]) -> list[Metric]:
 
 def deployment(settings: ServerSettings) -> Deployment:
     """Return the deployment, without its arguments. Raises MissingExtraError.
-
     A replica takes twice as many requests as it decodes at once: its KV cache is worth a wait. Further
     requests go to the next replica on the router's ring."""
     try:
@@ -106,9 +110,8 @@ def deployment(settings: ServerSettings) -> Deployment:
     least, most = parse_replica_range(settings.replicas)
     scaling: dict[str, Any] = {"num_replicas": least}
     if least < most:
-        config = AutoscalingConfig(
-            min_replicas=least, max_replicas=most, target_ongoing_requests=settings.sessions
-        )
+        bounds = {"min_replicas": least, "max_replicas": most}
+        config = AutoscalingConfig(**bounds, target_ongoing_requests=settings.sessions)
         scaling = {"autoscaling_config": config}
     return serve.deployment(
         name=NAME,
@@ -131,7 +134,93 @@ def deployment(settings: ServerSettings) -> Deployment:
 
 def build(args: ServerSettings | dict[str, Any]) -> Application:
     """Return the application; `import_path: paceline.server.replicas:build` in a file for `serve deploy`.
-
     Raises pydantic's ValidationError for unusable `args`, UsageError and MissingExtraError."""
     settings = ServerSettings.model_validate(args)
     return deployment(settings).bind(settings)
+
+
+def run(settings: ServerSettings, host: str, port: int) -> int:
+    """Serve until SIGINT or SIGTERM; then streams have `shutdown_timeout` seconds to end.
+    Raises MissingExtraError, UsageError for a port that is taken or too few resources, and PacelineError if
+    the replicas do not start."""
+    application = build(settings)
+    listen.bind(host, port).close()
+
+    import ray
+    from ray import serve
+
+    is_local = connect_or_start_ray(settings.quiet)
+    try:
+        if is_local:
+            check_cluster_resources(settings, ray.cluster_resources())
+        serve.start(proxy_location="EveryNode", http_options={"host": host, "port": port})
+        try:
+            serve.run(application, name=NAME, route_prefix="/")
+            print(f"{settings.replicas} replicas at http://{host}:{port}/v1", file=sys.stderr)
+            wait_for_signal()
+        except RuntimeError as error:
+            reason = start_failure_reason() or error
+            raise PacelineError(f"the replicas have not started: {reason}") from error
+        finally:
+            delete_application(is_local)
+    finally:
+        ray.shutdown()
+    return 0
+
+
+def check_cluster_resources(settings: ServerSettings, has: Mapping[str, float]) -> None:
+    """Raise UsageError if the replicas need more than the cluster has: they would wait for ever.
+    has: resources of a cluster that does not grow, by Ray's names."""
+    least, _ = parse_replica_range(settings.replicas)
+    for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
+        if least * each > has.get(name, 0.0):
+            needs = f"{least} replicas reserve {least * each:g} {name}s"
+            advice = f"say fewer --replicas, or less --replica-{name.lower()}s for each"
+            raise UsageError(f"{needs}, and this machine has {has.get(name, 0.0):g}: {advice}")
+
+
+def start_failure_reason() -> str:
+    """Return the last line of the error of the last replica that Ray tried; empty if Ray has none."""
+    from ray import serve
+
+    application = serve.status().applications.get(NAME)
+    known = application is not None and NAME in application.deployments
+    return application.deployments[NAME].message.strip().rpartition("\n")[2] if known else ""
+
+
+def connect_or_start_ray(quiet: bool) -> bool:
+    """Join the cluster of this machine, or start one; true if this process has started it."""
+    import ray
+
+    logs = {"log_to_driver": not quiet, "logging_level": "warning"}
+    try:
+        ray.init(address="auto", **logs)
+    except ConnectionError:
+        os.environ.setdefault(CALLBACK, IMPORT_PATH)  # Ray's proxies inherit it
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address="local", include_dashboard=False, **logs)
+        return True
+    return False
+
+
+def wait_for_signal() -> None:
+    """Wait for SIGINT or SIGTERM. This replaces Ray's handlers, which would not let streams end."""
+    over = threading.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: over.set())
+    while not over.wait(1.0):
+        pass
+
+
+def delete_application(is_local: bool) -> None:
+    """Delete the application; shut Ray Serve down too on a local cluster, which has no other applications."""
+    from ray import serve
+
+    while True:
+        try:
+            serve.delete(NAME)
+            break
+        except TimeoutError:  # after a minute; streams may take longer
+            continue
+    if is_local:
+        serve.shutdown()

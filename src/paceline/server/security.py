@@ -46,7 +46,6 @@ log = logging.getLogger("paceline.server.requests")
 @dataclass(frozen=True)
 class SecurityRules:
     """Rules for the requests that are read. Raises UsageError.
-
     keys: API keys, of which a request must have one; empty: no key is needed.
     hosts: names that a request's Host may have; empty: any. Web pages can reach a server on the loopback
     interface under names of their own choice.
@@ -74,7 +73,6 @@ class SecurityRules:
 
 class SecurityMiddleware:
     """Refuse requests that break the rules; count them, give all requests an id, and log them.
-
     open_to_all: paths that need no key."""
 
     def __init__(self, app: App, rules: SecurityRules, metrics: Metrics, open_to_all: Sequence[str]) -> None:
@@ -142,7 +140,6 @@ class SecurityMiddleware:
 
     def _check_headers(self, scope: Message, headers: Headers) -> int:
         """Return the Content-Length, and make an absolute request target a path.
-
         Raises RequestRejected for headers that break the rules."""
         if not scope["http_version"].startswith("1."):  # the preface of HTTP/2 looks like a request
             raise RequestRejected(505, "this server speaks HTTP/1.1", "bad_version")
@@ -172,7 +169,6 @@ class SecurityMiddleware:
 
     async def _read(self, announced: int, receive: Receive, pieces: list[bytes]) -> bool:
         """Add the body to `pieces` and its size to the buffered bytes; false if the client disconnects.
-
         Raises RequestRejected for a body that is too large or too slow."""
         largest, n, end = self._rules.max_body_bytes, 0, monotonic() + self._rules.body_timeout
         while announced <= largest:

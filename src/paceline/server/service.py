@@ -33,8 +33,6 @@ IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
 
 log = logging.getLogger("paceline.engine")
-
-
 AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, lt=1e6)]
@@ -46,10 +44,8 @@ class QueueFullError(UsageError):
 
 class ServerLimits(BaseModel):
     """Limits of one server, by the names of `paceline serve`'s options. Raises ValidationError or UsageError.
-
     isolate_clients: past answers to a client are drafts for that client alone.
-    queue: the most requests that wait.
-    per_client: the most open requests of one client; 0: no limit.
+    queue: the most requests that wait. per_client: the most open requests of one client; 0: no limit.
     timeout: seconds from a request's arrival to its last token.
     n_predict: the most tokens of an answer; 0: what the context has room for.
     sampling: defaults for fields of `Sampling`; the other fields have OpenAI's defaults."""
@@ -72,7 +68,6 @@ class ServerLimits(BaseModel):
 
 class ServingEngine:
     """The engine of one server, and its thread: a context manager. The caller closes the model.
-
     chunk: the most prompt tokens in one pass."""
 
     def __init__(
@@ -130,7 +125,6 @@ class ServingEngine:
         self, requests: Sequence[GenerationRequest], deliver: Callable[[int, StepOutput], None]
     ) -> list[RequestHandle]:
         """Queue the requests of one client; all of them, or none.
-
         deliver: called with a request's index and each of its outputs, in the engine's thread; it must not
         block. Raises UsageError for more requests than the limits ever allow, QueueFullError if there is no
         room now, and ClosingError. Any other error is in a request's `finish`."""

@@ -23,10 +23,8 @@ from paceline.speculative.errors import UsageError
 
 class ServerSettings(ServerLimits):
     """The options of `paceline serve`, by the same names; `args` in a file for `serve deploy`.
-
     load: arguments of `paceline.load` (target, draft, drafters, n_ctx, ...); paths are those of the nodes.
-    alias: names of the model that requests may use.
-    replicas: "4", or "2..8" for autoscaling.
+    alias: names of the model that requests may use. replicas: "4", or "2..8" for autoscaling.
     num_cpus, num_gpus: resources that each replica reserves; by default it has a thread for each CPU.
     release: any text. A change of it replaces the replicas when the application is deployed again."""
 

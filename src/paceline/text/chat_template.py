@@ -32,7 +32,6 @@ def encode_chat(
     answer: str = "",
 ) -> list[int]:
     """Return the tokens of a chat in the model's template. answer: beginning of the model's answer.
-
     Control tokens in messages, tools and variables are encoded as text. Raises ModelError without a usable
     template, and UsageError if such text cannot be separated from the template's."""
     variables = variables or {}
@@ -45,9 +44,7 @@ def encode_chat(
     marks = sorted(set(map(chr, range(0xE000, 0xF900))).difference(rendered, *texts_in(list(value))))[:2]
     there = f"a message or a tool contains {controls[0]}, a control token of this model, and"
     if len(marks) < 2:
-        raise UsageError(
-            f"{there} all characters of private use, which would mark it as text: leave out either"
-        )
+        raise UsageError(f"{there} all characters of private use, which would mark it as text: leave out one")
     begin, end = marks
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
@@ -99,7 +96,6 @@ def warn_of_lost_system_message(_template: str) -> None:
 
 def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
     """Return the control tokens that the input contains as text.
-
     Raises UsageError if messages form one together, since a template may put them side by side."""
     texts = list(texts_in(list(chat)))
     contents = "".join((message.get("content") or "").strip() for message in chat[0])
@@ -109,9 +105,7 @@ def _controls(text: Text, vocab: Vocab, chat: ChatInput) -> list[str]:
     controls = list(dict.fromkeys(name for part in texts for name in control_texts(text, vocab, part)))
     for name in controls:
         if not any(name in part for part in texts):
-            raise UsageError(
-                f"a message or a tool is read as {name}, a control token of this model: change it"
-            )
+            raise UsageError(f"a message or tool is read as {name}, a control token of this model: change it")
     if not controls and (together_names := control_texts(text, vocab, contents)):
         name = together_names[0]
         raise UsageError(f"two messages side by side make {name}, a control token of this model: change one")

@@ -32,7 +32,6 @@ MAX_REBUILD_SECONDS = 0.05  # slower grammars are not compiled again during a re
 
 class TokenTrie:
     """A model's tokens for llguidance, and a cache of compiled grammars.
-
     pieces: bytes of each token, empty for a control token."""
 
     def __init__(self, pieces: Sequence[bytes], eos: frozenset[int]) -> None:
@@ -103,7 +102,6 @@ class _ByteTokenizer:
 
 class CompiledGrammar:
     """A grammar compiled for one vocabulary, with its first mask. Requests take copies of its matcher.
-
     llguidance limits the work of later masks: exceeding it is an error of the matcher."""
 
     def __init__(self, syntax: GrammarSource, trie: TokenTrie) -> None:
@@ -173,10 +171,8 @@ class TextGrammar:
             if above is everything or token in self._trie.eos:
                 return everything
         if self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(self._committed):
-            raise UsageError(
-                f"{self.syntax.name} is too slow to follow: {len(self._committed)} tokens took "
-                f"{self._seconds:.0f} s of processor time; simplify it"
-            )
+            took = f"{len(self._committed)} tokens took {self._seconds:.0f} s of processor time"
+            raise UsageError(f"{self.syntax.name} is too slow to follow: {took}; simplify it")
         began = thread_time()
         try:
             return self._compute(path)

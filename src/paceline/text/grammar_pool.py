@@ -17,6 +17,8 @@ from paceline.text.grammar_source import NICENESS, GrammarChecker, GrammarSource
 N_WORKERS = max(1, min(2, (os.cpu_count() or 2) - 1))  # threads, each with a subprocess; one core stays free
 STACK_BYTES = 16 << 20  # more than the subprocess, which has compiled the grammar before
 
+Done = Callable[[CompiledGrammar | Exception], None]
+
 
 @dataclass(eq=False)
 class GrammarJob:
@@ -24,15 +26,13 @@ class GrammarJob:
 
     syntax: GrammarSource
     client: str
-    done: Callable[[CompiledGrammar | Exception], None]
+    done: Done
     cancelled: bool = False
 
 
 class GrammarPool:
     """The queue of a model's grammars, with workers that start with the first jobs, one job per client at a
-    time.
-
-    trie: returns the model's trie; called in a worker's thread."""
+    time. trie: returns the model's trie; called in a worker's thread."""
 
     def __init__(self, trie: Callable[[], TokenTrie]) -> None:
         self._trie = trie
@@ -46,9 +46,7 @@ class GrammarPool:
         """Compile a grammar, which was checked, in the caller's thread. Raises UsageError."""
         return self._trie().compile(syntax)
 
-    def submit(
-        self, syntax: GrammarSource, client: str, done: Callable[[CompiledGrammar | Exception], None]
-    ) -> GrammarJob:
+    def submit(self, syntax: GrammarSource, client: str, done: Done) -> GrammarJob:
         """Queue a grammar, or call `done` at once if it is cached. A pool that is closing ignores it."""
         job = GrammarJob(syntax, client, done)
         try:

@@ -2,8 +2,7 @@
 
 llguidance's forced tokens are off, so that masks depend on the bytes of a text alone. llguidance may overflow
 its stack, not end, or take all memory: the subprocess compiles for a vocabulary of bytes, which takes as long
-as for a model's.
-"""
+as for a model's."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ class Text(Protocol):
     @abstractmethod
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
         """Return token ids, after BOS if the model has one there. special: parse control tokens in `text`.
-
         Raises UsageError for text that cannot be encoded."""
 
     @abstractmethod

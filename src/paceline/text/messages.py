@@ -1,8 +1,7 @@
 """Validation of messages, tools and template variables in OpenAI's format.
 
 Templates get the same values as from transformers' `apply_chat_template`: arguments as mappings, and
-reasoning under all of its names.
-"""
+reasoning under all of its names."""
 
 from __future__ import annotations
 
@@ -36,7 +35,6 @@ class ToolChoice:
 
 def parse_messages(prompt: Prompt) -> list[Message]:
     """Validate a user's message or a conversation. Raises UsageError.
-
     Contents are text, or None beside calls."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]

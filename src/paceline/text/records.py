@@ -29,7 +29,6 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
 
 def record_parts(data: dict[str, Any], depth: int = 0) -> Iterator[tuple[str, Content]]:
     """Yield the texts and token lists of a record in order, each with its role.
-
     Tool calls follow their message's text, a JSON object per line, since a log does not contain the model's
     syntax for them."""
     for message in _objects(data.get("messages")):

@@ -29,21 +29,18 @@ class TooMuchTextError(Exception):
 _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", CPU_SECONDS)
 
 
-def render(
-    template: str, messages: list[Message], tools: list[Tool] | None = None, /, **variables: Any
-) -> str:
+def render(source: str, messages: list[Message], tools: list[Tool] | None = None, /, **variables: Any) -> str:
     """Render a chat template. variables: further ones of the template, such as `bos_token`.
-
     Raises ModelError if it is missing, refuses the messages, is broken, or exceeds a limit."""
-    if not template:
+    if not source:
         plain = "give a plain prompt (to generate, or to run without --chat)"
         raise ModelError(f"this model has no chat template: it is a base model; {plain}")
     given = {"documents": None, "add_generation_prompt": True, **variables}
     given |= {"messages": messages, "tools": tools}
     rendered, reason = None, f"is too long (over {MAX_TEMPLATE:,} characters)"
-    if len(template) <= MAX_TEMPLATE:
+    if len(source) <= MAX_TEMPLATE:
         try:
-            rendered, reason = json.loads(_renderer.call(json.dumps([template, given]).encode()))
+            rendered, reason = json.loads(_renderer.call(json.dumps([source, given]).encode()))
         except WorkerEndedError as ended:
             reason = "runs for too long" if ended.slow else "takes too much memory"
     if rendered is None:

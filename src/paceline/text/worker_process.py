@@ -1,7 +1,6 @@
 """A child process for hostile input, which may crash it or exhaust its time or memory.
 
-`WorkerProcess` is the parent's part, `serve_requests` the child's. Messages are bytes after their length.
-"""
+`WorkerProcess` is the parent's part, `serve_requests` the child's. Messages are bytes after their length."""
 
 from __future__ import annotations
 
@@ -38,7 +37,6 @@ class WorkerEndedError(Exception):
 
 class WorkerProcess:
     """A child process that starts with the first request (0.2 s) and is replaced if it ends.
-
     module: its `main` calls serve_requests. purpose: first part of the error if no process starts.
     seconds: of processor time for one answer. Any thread may call the methods; requests take turns."""
 
@@ -51,7 +49,6 @@ class WorkerProcess:
 
     def call(self, request: bytes) -> bytes:
         """Return the answer to `request`.
-
         Raises WorkerEndedError if the process ends during the request, PacelineError if none starts, and
         TooSlowError if the machine has no time for it."""
         with self._lock:
@@ -125,7 +122,6 @@ class WorkerProcess:
 
 def serve_requests(answer: Callable[[bytes], bytes], *, seconds: float, niceness: int = 0) -> None:
     """Answer requests from stdin until it ends, in the child.
-
     seconds: of processor time for a request; it ends an orphan, too."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     if niceness and hasattr(os, "nice"):

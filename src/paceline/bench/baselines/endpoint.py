@@ -116,18 +116,16 @@ class Endpoint:
         path = urlsplit(self.url).path.rstrip("/") + path
         connection.request("GET" if body is None else "POST", path, body, headers)
 
-    def _read(
-        self, response: http.client.HTTPResponse, began: float, limit: int
-    ) -> list[tuple[float, bytes]]:
-        """Return the pieces of an answer of at most `limit` bytes, each with its arrival time."""
+    def _read(self, response: http.client.HTTPResponse, began: float, most: int) -> list[tuple[float, bytes]]:
+        """Return the pieces of an answer of at most `most` bytes, each with its arrival time."""
         pieces: list[tuple[float, bytes]] = []
-        last_data, room = perf_counter(), limit
+        last_data, room = perf_counter(), most
         while piece := response.read1(65536):
             now = perf_counter()
             pieces.append((now - began, piece))
             room -= len(piece) + OVERHEAD
             if room < 0:
-                raise PeerError(f"{self.name} sends more than {limit >> 20} MiB for one answer")
+                raise PeerError(f"{self.name} sends more than {most >> 20} MiB for one answer")
             # A comment is a keep-alive, not progress.
             if not piece.startswith(b":"):
                 last_data = now

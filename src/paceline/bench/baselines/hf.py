@@ -136,9 +136,8 @@ def load(path: Path) -> tuple[Any, Any]:
     """Return (model, tokenizer) of a GGUF file or a folder."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(
-            f"the peer 'transformers' needs {', '.join(missing)}: pip install {' '.join(PACKAGES)}"
-        )
+        needs = f"the peer 'transformers' needs {', '.join(missing)}"
+        raise MissingExtraError(f"{needs}: pip install {' '.join(PACKAGES)}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -74,9 +74,8 @@ class LlamaProgram(System):
         steps. ignore_eos forbids the end token, which differs slightly from continuing after it."""
         need = len(ask.tokens) + ask.max_tokens + self._n_draft + 4
         if need > self._n_ctx:
-            raise PeerError(
-                f"{self.name} needs {need:,} cells of context, and has {self._n_ctx:,}: use a longer one (-c)"
-            )
+            cells = f"{need:,} cells of context, and has {self._n_ctx:,}"
+            raise PeerError(f"{self.name} needs {cells}: use a longer one (-c)")
         with scratch_folder(Path(tempfile.gettempdir())) as folder:
             prompt = folder / "prompt.txt"
             # The programs drop a final newline.
@@ -99,9 +98,7 @@ class LlamaProgram(System):
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""
-        (n_prompt, first), (n, speed), (drafted,), (accepted,) = (
-            last(pattern, err[-TAIL:]) for pattern in FIGURES
-        )
+        (n_prompt, first), (n, speed), (drafted,), (accepted,) = (last(it, err[-TAIL:]) for it in FIGURES)
         start = out.find(prompt, 0, len(FRAME) + BOS_ROOM + len(prompt))
         if start < 0 or n < 1 or speed <= 0.0 or accepted > drafted:
             figures = f"{n:g} tokens at {speed:g} t/s, {accepted:g} accepted of {drafted:g}"

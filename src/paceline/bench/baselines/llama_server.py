@@ -139,10 +139,9 @@ class LlamaServer:
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
         end = CompletionEnd.model_validate(events[-1].data if events else {})
         if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
-            raise PeerError(
-                f"{self.name} stopped after {end.tokens_predicted} of {ask.max_tokens} tokens "
-                f"({truncated(end.stop_type) or 'unknown reason'}): does it need a larger context?"
-            )
+            tokens = f"{end.tokens_predicted} of {ask.max_tokens} tokens"
+            why = truncated(end.stop_type) or "unknown reason"
+            raise PeerError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
         n_tokens, last = end.tokens_predicted, events[-1].seconds
         replies = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
         replies = [(at, one) for at, one in replies if not one.stop and (one.tokens or one.content)]
@@ -203,10 +202,8 @@ def find_program(path: str, advice: str = "") -> str:
     """Return the absolute path of a program. advice: for one that is missing. Raises PeerError."""
     if (program := shutil.which(path)) is None:
         ways = ", ".join(filter(None, [f"as in --peer {Path(path).name}=PATH", "put it on PATH", advice]))
-        raise PeerError(
-            f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
-            f"path of this one, {ways}"
-        )
+        build = "build llama.cpp's (python benchmarks/native_llama.py)"
+        raise PeerError(f"there is no program {path}: {build} and give the path of this one, {ways}")
     return str(Path(program).resolve())
 
 

@@ -121,9 +121,7 @@ class OpenAIServer(System):
         usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
         if not pieces or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
-        timings = next(
-            (chunk.timings for chunk in reversed(chunks) if chunk.timings), Timings.model_validate({})
-        )
+        timings = next((it.timings for it in reversed(chunks) if it.timings), Timings.model_validate({}))
         # A chunk of a server that sends no token ids counts as one token.
         n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
         reported = [timings, *(chunk.counts for chunk in reversed(chunks))]

@@ -69,10 +69,8 @@ class BackgroundProgram:
 
     def output(self, n_bytes: int = TAIL) -> tuple[str, str]:
         """Return the ends of stdout and stderr."""
-        out, err = (
-            os.pread(log.fileno(), n_bytes, max(0, os.fstat(log.fileno()).st_size - n_bytes))
-            for log in self._logs
-        )
+        files = [log.fileno() for log in self._logs]
+        out, err = (os.pread(file, n_bytes, max(0, os.fstat(file).st_size - n_bytes)) for file in files)
         return out.decode(errors="replace"), err.decode(errors="replace")
 
     def output_tail(self) -> str:

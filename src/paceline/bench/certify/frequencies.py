@@ -85,12 +85,10 @@ def p_value(evidence: float) -> float:
 
 class ContextCounts:
     """Outcome counts after one context, beside the distributions that an exact system obeys there.
-
     Every emitted token has the target's distribution p, whatever is drafted. If the first draft was cut to
     depth 1 and its first token x sampled from q, any exact rule obeys more: "x drafted and accepted" has
     probability min(p, q)(x), "x drafted and rejected" q(x) less that, and "y emitted, not the first draft"
     p(y) less that. Tokens are therefore counted together with whether the draft was accepted.
-
     planned: expected number of shallow and of deep runs."""
 
     def __init__(self, loop: SamplingSetup, context: Context, planned: float) -> None:
@@ -126,9 +124,8 @@ class ContextCounts:
         wrong = tree.q is None and not step.path and first in [tree.tokens[child] for child in children]
         firsts = self._table("first_token", (0, key), either(self._p, self._accepted[key]))
         firsts.add(first + n * (not wrong and accepted_draft != 1))
-        likely = (
-            self._accepted[key][first] if accepted_draft == 1 else self._p[first] - self._accepted[key][first]
-        )
+        taken = self._accepted[key][first]
+        likely = taken if accepted_draft == 1 else self._p[first] - taken
         if self._planned * likely >= MIN_EXPECTED_DRAWS:
             law = self._law_after(first)
             self._table("first_pair", (first, b"%d" % accepted_draft), law, likely).add(second)

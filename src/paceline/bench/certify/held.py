@@ -11,8 +11,7 @@ on the output there:
     rejected  the residual of a rejected token is ignored, and the target's distribution sampled
     sure      the same, only where the token had probability zero
     prefix    the token after an accepted one is sampled as if that were absent (penalties)
-    open      no particular one: the target's row has high entropy
-"""
+    open      no particular one: the target's row has high entropy"""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class FixedRowsTarget(DelegatingTarget):
         for session, tree in batch:
             assert not isinstance(tree, int), "a session of fixed rows has no pending tokens"
             session.compute_tree(tree)
-            out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want))
+            out.append(FixedRowsOutput(self, session.tokens[session.context :], tree, want.top_k))
         return out
 
 
@@ -85,12 +84,10 @@ class FixedRowsSession(TreeSession):
 
 
 class FixedRowsOutput(LogitsOutput):
-    def __init__(
-        self, target: FixedRowsTarget, after: list[int], tree: DraftTree, want: RequiredOutputs
-    ) -> None:
+    def __init__(self, target: FixedRowsTarget, after: list[int], tree: DraftTree, top_k: int) -> None:
         self._target, self._after, self._tree = target, after, tree
         rows = len(tree) + 1
-        super().__init__(rows, Features(self.top_k(range(rows), want.top_k)))
+        super().__init__(rows, Features(self.top_k(range(rows), top_k)))
 
     def logits(self, row: int) -> Rows:
         after = self._after if row == 0 else [*self._after, *self._tree.path_tokens(row - 1)]
@@ -128,10 +125,8 @@ class SamplingSetup:
         """Return the distribution of plain sampling after `context` and `after`.
         overlooked: number of the last tokens that the penalties ignore."""
         self.place.at = context.row
-        history = [*context.tokens, *after]
-        return probabilities(
-            self.target.row_after(after), self.sampling, history[: len(history) - overlooked]
-        )
+        text = [*context.tokens, *after]
+        return probabilities(self.target.row_after(after), self.sampling, text[: len(text) - overlooked])
 
 
 def select_contexts(loop: SamplingSetup, places: Sequence[Context], n: int) -> list[Context]:

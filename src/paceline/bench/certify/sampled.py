@@ -59,11 +59,9 @@ class ContextRuns:
     def __init__(self, loop: SamplingSetup, context: Context, planned: int, seed: Sequence[int]) -> None:
         self._loop, self.context = loop, context
         self._random = np.random.default_rng(seed)
-        budget = loop.budget
-        depths = (1, budget.depth) if budget.depth > 1 else (1,)
-        self.policies = [
-            (d == 1, FixedPolicy(budget.limited_to(d, budget.nodes, budget.width))) for d in depths
-        ]
+        full = loop.budget
+        depths = (1, full.depth) if full.depth > 1 else (1,)
+        self.policies = [(d == 1, FixedPolicy(full.limited_to(d, full.nodes, full.width))) for d in depths]
         self.counted = ContextCounts(loop, context, planned / len(depths))
         self.n = self.drafted = self.accepted = 0
 
@@ -104,10 +102,9 @@ def check_sampled(
             break
         # Contexts without drafts verify nothing: spend the runs on the others.
         active = [run for run in all_runs if run.drafted] or all_runs
-    n_runs, accepted, drafted = (
-        sum(getattr(run, name) for run in all_runs) for name in ("n", "accepted", "drafted")
-    )
-    return SampledCheck(len(all_runs), n_runs, accepted, drafted, level, p_by_test, overruns, ties)
+    counted = [(run.n, run.accepted, run.drafted) for run in all_runs]
+    n, accepted, drafted = map(sum, zip(*counted, strict=True))
+    return SampledCheck(len(all_runs), n, accepted, drafted, level, p_by_test, overruns, ties)
 
 
 def p_values(evidence: Sequence[float]) -> tuple[float, ...]:

@@ -78,9 +78,8 @@ def check_state(
             start = len(walked) - len(seen) + 1
             again = logits_from_empty_cache(target, walked[:start], walked[start:])
             tokens, rows = tokens + len(walked), rows + len(seen)
-            one = StateCheck(
-                sequences, tokens, max_logit_difference(seen, again), noise, float(again.std()), equal
-            )
+            worst = max_logit_difference(seen, again)
+            one = StateCheck(sequences, tokens, worst, noise, float(again.std()), equal)
             # The nearest to its limit; not max(), which skips a NaN.
             if nearest is None or not (one.share <= nearest.share or np.isnan(nearest.share)):
                 nearest = one

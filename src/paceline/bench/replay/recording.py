@@ -91,9 +91,8 @@ class Recorder:
             append_line(self.path, data.encode() + b"\n")
         except OSError as error:
             self.adding = False
-            self._warn(
-                f"--record {self.path}: cannot be written ({error.strerror}); nothing more is recorded"
-            )
+            why = f"cannot be written ({error.strerror})"
+            self._warn(f"--record {self.path}: {why}; nothing more is recorded")
 
 
 def non_default_settings(settings: Any, default: Any) -> dict[str, Any]:
@@ -132,9 +131,8 @@ def _first(path: Path) -> dict[str, Any]:
     try:
         os.close(_open(path))
     except OSError as error:
-        raise UsageError(
-            f"--record {path}: cannot be written ({error.strerror}); name another file"
-        ) from error
+        why = f"cannot be written ({error.strerror})"
+        raise UsageError(f"--record {path}: {why}; name another file") from error
     first: dict[str, Any] = {}
     for line in islice(raw_lines(path), 1):
         with suppress(LineError):  # may be cut short

@@ -175,10 +175,8 @@ def methods_of(
     check_draft(methods, draft)
     for method in methods:
         if method.drafting.policy == "rate" and not method.plain and not costs:
-            raise UsageError(
-                f"method {method.name!r}: drafts what pays by what passes cost: give a curve "
-                "(--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
-            )
+            advice = "give a curve (--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
+            raise UsageError(f"method {method.name!r}: drafts what pays by what passes cost: {advice}")
     return methods
 
 
@@ -195,17 +193,13 @@ class Replay:
         recordings = [one.recording for _, one in self._requests]
         paid = [method.name for method in methods if means.draft is not None and method.uses_draft]
         if paid and means.costs is not None and means.costs.draft is None:
-            raise UsageError(
-                f"method {paid[0]!r}: the cost curve knows no draft model; measure both "
-                "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
-            )
+            advice = "measure both (`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
+            raise UsageError(f"method {paid[0]!r}: the cost curve knows no draft model; {advice}")
         self._lanes = [MethodReplay(method, recordings, means) for method in methods]
         for lane in self._lanes:
             if lane.drafter.required_outputs != RequiredOutputs():
-                raise UsageError(
-                    f"method {lane.method.name!r}: drafts from what the target computes at every node, which "
-                    "no record holds; leave it out"
-                )
+                why = "drafts from what the target computes at every node, which no record holds"
+                raise UsageError(f"method {lane.method.name!r}: {why}; leave it out")
         self._played: list[list[ReplayResult]] = []  # by request and method
 
     def work(self) -> dict[str, int]:

@@ -29,13 +29,7 @@ class SimulatedTarget(DelegatingTarget):
     step: seconds of each commit. prompts: the first prefill of a session costs time too."""
 
     def __init__(
-        self,
-        target: Target,
-        cost: PassCosts,
-        clock: VirtualClock,
-        step: float = 0.0,
-        *,
-        prompts: bool = False,
+        self, target: Target, cost: PassCosts, clock: VirtualClock, step: float = 0, *, prompts: bool = False
     ) -> None:
         super().__init__(target)
         self.cost, self.clock, self.step, self.prompts = cost, clock, step, prompts

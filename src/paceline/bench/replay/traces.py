@@ -154,9 +154,7 @@ class MissingTokenizerError(UsageError):
     """A line holds text and no tokenizer is given."""
 
 
-def requests_of(
-    line: dict[str, Any], tokenizer: Text | None, *, template: bool
-) -> list[tuple[str, Recording]]:
+def requests_of(line: dict[str, Any], encoder: Text | None, *, template: bool) -> list[tuple[str, Recording]]:
     """Return the requests of a line with a suffix of their id, "" if the line has only one.
     Raises UsageError for a line that cannot be used, and MissingTokenizerError."""
     if {"prompt_tokens", "tokens"} <= line.keys():
@@ -167,7 +165,7 @@ def requests_of(
     answers = [part for part in (_texts(response) if exchange else parts) if part[0] == ASSISTANT]
     if not answers or all(role == ASSISTANT for role, _ in parts):
         raise LineError(f"has no request and answer; {FORMS}")
-    if tokenizer is None:
+    if encoder is None:
         raise MissingTokenizerError(
             "holds text, and a replay is of tokens: name the model with -m FILE.gguf "
             "(`paceline zoo path target` prints one to try with)"
@@ -175,7 +173,7 @@ def requests_of(
     turns = _rendered if template and parts[0][0] != RAW else _joined
     # Of a logged exchange only the response is replayed: earlier answers have lines of their own.
     exchanges = [[*parts, answer] for answer in answers] if exchange else []
-    found = [list(turns(exchange, tokenizer))[-1] for exchange in exchanges] or list(turns(parts, tokenizer))
+    found = [list(turns(exchange, encoder))[-1] for exchange in exchanges] or list(turns(parts, encoder))
     return [(f".{number}" if len(found) > 1 else "", one) for number, one in enumerate(found, 1)]
 
 

@@ -81,9 +81,8 @@ class Question(BaseModel):
         for turn, text in enumerate(self.turns, 1):
             messages.append(("user", text))
             name, session = (f"{id_}.{turn}", id_) if several else (id_, "")
-            yield Item(
-                name, self.category, messages=tuple(messages), max_tokens=DEFAULT_MAX_TOKENS, session=session
-            )
+            past, n = tuple(messages), DEFAULT_MAX_TOKENS
+            yield Item(name, self.category, messages=past, max_tokens=n, session=session)
             messages.append(("assistant", None))
 
 

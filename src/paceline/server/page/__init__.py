@@ -1,8 +1,7 @@
 """The server's page: a chat and a live view, in files that a browser takes as they are.
 
 No build step, nothing from another host, no inline script or style: the policy in `HEADERS` forbids them, so
-that text of a model which got into the page as markup could neither run nor send anything anywhere.
-"""
+that text of a model which got into the page as markup could neither run nor send anything anywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ HEADERS = {
 
 def assets() -> dict[str, tuple[bytes, str]]:
     """Return the bytes and media type of each file, by its URL path ("/", "/page.js", ...).
-
     Files are sent with `HEADERS`, and need no key: they hold no user data."""
     found = {}
     for file in files(__name__).iterdir():

@@ -44,7 +44,6 @@ class IncompleteError(Exception):
 
 class CallParser:
     """A parser of calls in a text that grows until it has `ended`.
-
     text: the text without dropped beginnings. start: position of `text` in the whole."""
 
     def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:

@@ -1,7 +1,6 @@
 """Formats of tool calls, chosen by the chat template, and the constraints that force a call.
 
-These are the JSON formats of llama.cpp's common/chat.cpp and vLLM's tool parsers.
-"""
+These are the JSON formats of llama.cpp's common/chat.cpp and vLLM's tool parsers."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ _NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
 @dataclass(frozen=True)
 class KeyValueArguments:
     """A format of arguments without JSON: `open` name `middle` value `close` each.
-
     before, after: text around the function's name, of which `before` is optional. end: ends the call."""
 
     before: str
@@ -41,15 +39,12 @@ class KeyValueArguments:
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """A format of tool calls.
-
-    template_markers: texts that all have to be in the chat template.
+    """A format of tool calls. template_markers: texts that all have to be in the chat template.
     start_markers: marks that begin calls, each with the marks that may end them, in order.
     accepts_plain_json: a JSON object with a name and arguments at the beginning of a line is a call.
     name_pattern: pattern between the start marker and the arguments, if the name is there.
     forced_prefix: beginning of a forced call, with {name} if the name is outside of JSON.
-    keys: the JSON keys of the name and of the arguments.
-    other_markers: other control tokens."""
+    keys: the JSON keys of the name and of the arguments. other_markers: other control tokens."""
 
     name: str
     template_markers: tuple[str, ...]

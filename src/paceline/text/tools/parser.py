@@ -1,7 +1,6 @@
 """Parsing of tool calls in an answer, whole or streamed.
 
-Content is emitted at once, and a call when it is complete. Text that may become a call waits until then.
-"""
+Content is emitted at once, and a call when it is complete. Text that may become a call waits until then."""
 
 from __future__ import annotations
 
@@ -72,7 +71,6 @@ def new_id() -> str:
 
 class ToolCallParser:
     """An incremental parser of one answer. White space before calls and at the end after calls is dropped.
-
     prefix: the beginning of the answer, if it is part of the prompt."""
 
     def __init__(

@@ -1,8 +1,7 @@
 """Tool support of a chat template, detected by rendering it, and a fallback in plain messages.
 
 The fallback is that of Hermes and Qwen: functions in <tools>, calls in <tool_call>, results in
-<tool_response>.
-"""
+<tool_response>."""
 
 from __future__ import annotations
 
@@ -43,10 +42,8 @@ To call a function, answer with a JSON object of its name and its arguments with
 @dataclass(frozen=True)
 class ToolSupport:
     """Tool support of a chat template.
-
     tools: shows tools. argument_form: takes arguments as a "mapping" or "text"; "" if it shows no calls.
-    empty_content: content of an answer with calls only.
-    format: format of the model's calls."""
+    empty_content: content of an answer with calls only. format: format of the model's calls."""
 
     tools: bool
     argument_form: str
