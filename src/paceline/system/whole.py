@@ -68,10 +68,14 @@ def check_output(out: Path, *sources: Path, force: bool) -> None:
 @contextmanager
 def write_output(out: Path, *, force: bool) -> Iterator[Path]:
     """Write a file that the user named, atomically.
-    Raises PacelineError if another process has made it meanwhile, or if it cannot be written."""
+    Raises UsageError if another process has made it meanwhile, and PacelineError if it cannot be written."""
     try:
         with atomic_write(out, new=not force) as part:
             yield part
+    except FileExistsError as error:
+        raise UsageError(
+            f"{out} was made by another process meanwhile, and is kept: choose another name, or --force"
+        ) from error
     except OSError as error:
         if error.filename != str(out):
             raise
@@ -99,5 +103,5 @@ def _publish(part: Path, target: Path, *, new: bool) -> None:
             return
         except OSError:  # perhaps a file system without links
             if os.path.lexists(target):
-                raise
+                raise FileExistsError(f"{target} exists") from None
     part.replace(target)
