@@ -199,7 +199,8 @@ def truncate_at_stop(
     request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
     """Return the emitted tokens and their sources, cut where the request stops, and the reason."""
-    tokens, sources = list[int](), list[str]()
+    tokens: list[int] = []  # list[int]() takes a microsecond
+    sources: list[str] = []
     reason: StopReason | None = None
     for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:
         tokens.append(token)
