@@ -15,7 +15,7 @@ from paceline.backends.interface import (
     SupportsExits,
 )
 from paceline.backends.registry import backend_name, open_engine
-from paceline.backends.views import ModelView, SearchesViews, SupportsViews, parse_view
+from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.drafter_table import DRAFT, HEADS
 from paceline.fits import EXITS, EXPERT_VIEW, LAYER_VIEW, TOY, TargetTraits, why_not
 from paceline.heads.confidence import Confidence, read_confidence
@@ -57,8 +57,13 @@ def header_traits(target: Path) -> TargetTraits:
     return replace(read_model_facts(model_path(target), tokens=False).traits, backend=backend)
 
 
+def loaded_traits(target: Backend) -> TargetTraits:
+    """Return what a loaded target shows by itself; its header is not read again."""
+    return TargetTraits(backend_name(target.path), target.caps.rollback)
+
+
 def traits_of(target: Backend) -> TargetTraits:
-    """Return the traits of a loaded target."""
+    """Return the traits of a loaded target, with those of its header."""
     return replace(header_traits(target.path), rollback=target.caps.rollback)
 
 
@@ -70,10 +75,9 @@ def require_fit(what: str, kind: str, target: TargetTraits) -> None:
 
 def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) -> Backend:
     """Open a draft for a target. Close it before the target.
-
     settings: of the draft, for `open_engine`. Raises UsageError, ModelError or MissingExtraError."""
     kind = kind_of(reference)
-    require_fit(str(reference), kind, traits_of(target))
+    require_fit(str(reference), kind, loaded_traits(target))
     if kind in (LAYER_VIEW, EXPERT_VIEW):
         return open_view(reference, target)
     if kind == PARALLEL:
@@ -89,12 +93,11 @@ def open_view(reference: Path, target: Backend) -> Backend:
     view = parse_view(reference, target.layers)
     if view is None:
         cached = load_view(target.identity()["model"], to_stderr)
-        if cached is None and isinstance(target, SearchesViews):
+        if cached is None:  # other backends have no such views (fits.py)
             raise UsageError(
                 f"{reference}: no view of {target.path} is stored: paceline views search -m MODEL finds one"
             )
-        words = "" if cached is None else cached.words
-        view = parse_view(f"{VIEW_PREFIX}{words}", target.layers) or ModelView()
+        view = parse_view(f"{VIEW_PREFIX}{cached.words}", target.layers) or ModelView()
     return target.view(view)
 
 

@@ -18,7 +18,7 @@ from paceline.backends.registry import open_engine
 from paceline.backends.speculative_prefill import compute_part_of_prompts
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafter_table import DRAFT, users
-from paceline.drafts import open_draft, require_fit, traits_of
+from paceline.drafts import loaded_traits, open_draft, require_fit, traits_of
 from paceline.fits import LOSSY_PREFILL, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
@@ -44,7 +44,6 @@ def load(
     """Load a model with its drafters.
 
     Costs of passes are measured when a model is first loaded, in a few seconds, and stored.
-
     Raises UsageError, VocabError, ModelError or MissingExtraError.
 
     target: a GGUF file, a folder of a transformers model, or a name as on the command line
@@ -103,16 +102,14 @@ def allowed_drafting(plan: LoadPlan, target: Backend) -> Drafting:
                 "exact greedy output without kernels of our own needs drafts that are chains: use width "
                 "1, and not lookahead"
             )
-    reason = why_not(NO_MODEL, traits_of(target))
+    reason = why_not(NO_MODEL, loaded_traits(target))
     if not reason or drafting.plain:
         return drafting
     if is_auto and not plan.options.remember:
         if plan.draft is not None:
             to_stderr(f"{plan.draft} is not used: {reason}")
         return PLAIN
-    remedy = (
-        "leave out remember (--remember)" if is_auto else "use --draft none (drafters), without -md (draft)"
-    )
+    remedy = "leave out remember (--remember)" if is_auto else "use --draft none, without -md (draft)"
     raise UsageError(f"{plan.target}: {reason}: {remedy}")
 
 
@@ -146,7 +143,6 @@ def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: D
 
 def learn_past_answers(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> AnswerHistory | None:
     """Let the drafter learn the project's past answers, and return their store.
-
     Return None with a warning if the store cannot be used."""
     assert isinstance(drafter, LearningDrafter)  # see plan.check_inputs
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)

@@ -68,9 +68,8 @@ def resolve(options: LoadOptions) -> LoadPlan:
     kind = "" if draft is None else kind_of(draft)
     check_inputs(options, kind, options.drafting)
     if draft is not None:
-        require_fit(
-            str(draft), kind, header_traits(target) if is_view(draft) else TargetTraits(backend_name(target))
-        )
+        known = header_traits(target) if is_view(draft) else TargetTraits(backend_name(target))
+        require_fit(str(draft), kind, known)
         if kind == DRAFT and backend_name(draft) == LLAMA_CPP:
             require_gguf_path(draft)
     settings = engine_settings(options.engine, target)

@@ -6,7 +6,7 @@ or the engine (threads: hardware/threads.py). --help reads them, so nothing heav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -274,10 +274,7 @@ class LoadOptions:
             {it.name: settings.pop(it.name) for it in fields(kind) if it.init and it.name in settings}
             for kind in (EngineOptions, Quality)
         )
-        known = [it.name for kind in (EngineOptions, Quality, Drafting) for it in fields(kind) if it.init]
-        for name in settings:
-            if name not in known:
-                raise unknown("setting", name, sorted(known))
+        require_known(settings, EngineOptions, Quality, Drafting)
         drafting = Drafting(**{"drafters": (AUTO,) if drafters is None else drafters, **settings})
         return cls(
             target, draft, drafting, EngineOptions(**engine), Quality(**quality), tuple(corpora), remember
@@ -297,8 +294,13 @@ class LoadOptions:
 
 def make_settings(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return `kind(**values)` for a dataclass of settings. Raises UsageError for an unknown name."""
-    known = {it.name for it in fields(kind) if it.init}  # type: ignore[arg-type]  # kind is a dataclass
-    for name in values:
+    require_known(values, kind)
+    return kind(**values)
+
+
+def require_known(names: Iterable[str], *kinds: Any) -> None:
+    """Raise UsageError for a name that is no field of these dataclasses, with the nearest ones."""
+    known = {it.name for kind in kinds for it in fields(kind) if it.init}
+    for name in names:
         if name not in known:
             raise unknown("setting", name, sorted(known))
-    return kind(**values)
