@@ -36,6 +36,9 @@ REQUIREMENTS = {
         source: f"a head of that kind: give one (draft, -md); paceline train {kind} trains one"
         for kind, source in HEADS.items()
     },
+    HEADS[
+        "mtp"
+    ]: "a target whose file has layers for multi-token prediction, and no other draft (draft, -md)",
     DRAFT: "a draft model: give one (draft, -md), or use the drafter lookup (drafters, --draft)",
     DATASTORE: "a corpus that has a datastore: give its name (corpora, --corpus; paceline corpus list tells "
     "what there is, paceline corpus build makes one)",

@@ -13,7 +13,10 @@ from importlib.metadata import entry_points
 
 # Sources of drafts, besides the request's text.
 DRAFT, NGRAMS, DATASTORE = "draft model", "n-gram cache", "datastore"
-HEADS = {kind: f"{kind} head" for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "pard")}
+HEADS = {
+    kind: f"{kind} head"
+    for kind in ("medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "pard", "mtp")
+}
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
 TRAINED_FOR = {"draft": "model", "confidence": "model"}  # kinds of `paceline train` that are no drafters
 HEAD = "paceline.drafters.head"  # module of the heads that read the target's hidden states
@@ -66,6 +69,8 @@ _ROWS = (
                  uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
                  uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
+    DrafterEntry("mtp", "the target's own layers that predict further tokens (MTP)",
+                 uses=(HEADS["mtp"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("cascade", "a draft model or an early exit, with suffix drafting for it",
                  uses=(DRAFT, HEADS["exits"]), any_source=True, learns=True, token_ids=True,
                  colour="bright_cyan", source="later"),

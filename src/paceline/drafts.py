@@ -11,13 +11,14 @@ from paceline.backends.interface import (
     Backend,
     ComputesWithTensors,
     MakesProducts,
+    PredictsFurtherTokens,
     ShowsHiddenStates,
     SupportsExits,
 )
 from paceline.backends.registry import backend_name, open_engine
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.drafter_table import DRAFT, HEADS
-from paceline.fits import EXITS, EXPERT_VIEW, LAYER_VIEW, TOY, TargetTraits, why_not
+from paceline.fits import ABSENT, EXITS, EXPERT_VIEW, LAYER_VIEW, MTP, TOY, TargetTraits, why_not
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
@@ -25,7 +26,7 @@ from paceline.heads.parallel_draft import ParallelDraft
 from paceline.heads.target import HeadTarget
 from paceline.models.headers.header import read_model_facts
 from paceline.models.headers.plain_file import is_encodable_path
-from paceline.models.names import VIEW_PREFIX, is_view, model_path
+from paceline.models.names import MTP_VIEW, VIEW_PREFIX, is_view, model_path
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.storage.variants import load_view
 from paceline.system.home import to_stderr
@@ -35,6 +36,8 @@ PARALLEL = HEADS[ParallelDraft.kind]
 
 def kind_of(reference: Path) -> str:
     """Return the kind of draft, as in fits.py. Raises ModelError for a damaged head."""
+    if str(reference) == MTP_VIEW:
+        return MTP
     if is_view(reference):
         parts = str(reference).removeprefix(VIEW_PREFIX).split(",")
         return EXPERT_VIEW if all(part.startswith("experts=") for part in parts) else LAYER_VIEW
@@ -53,7 +56,7 @@ def header_traits(target: Path) -> TargetTraits:
     """Return what a target's header shows. Raises ModelError or UsageError for an unreadable file."""
     backend = backend_name(target)
     if backend == TOY:
-        return TargetTraits(TOY, "free", is_mixture=False, is_windowed=False)
+        return TargetTraits(TOY, "free", is_mixture=False, is_windowed=False, mtp=ABSENT)
     return replace(read_model_facts(model_path(target), tokens=False).traits, backend=backend)
 
 
@@ -78,6 +81,9 @@ def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) ->
     settings: of the draft, for `open_engine`. Raises UsageError, ModelError or MissingExtraError."""
     kind = kind_of(reference)
     require_fit(str(reference), kind, loaded_traits(target))
+    if kind == MTP:
+        assert isinstance(target, PredictsFurtherTokens)  # see fits.py
+        return target.open_mtp()
     if kind in (LAYER_VIEW, EXPERT_VIEW):
         return open_view(reference, target)
     if kind == PARALLEL:

@@ -23,6 +23,9 @@ LAYER_VIEW, EXPERT_VIEW = "view of fewer layers", "view of fewer experts"
 LOSSY_EXPERTS, LOSSY_PREFILL = "lossy experts", "lossy prefill"
 DRAFT_KINDS = (NO_MODEL, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
 EXITS = (HEADS["exits"], HEADS["kangaroo"])
+MTP = HEADS["mtp"]
+# What a model's file says of its layers for multi-token prediction (TargetTraits.mtp).
+USABLE, ABSENT, STRIPPED, NO_GRAPH = "usable", "absent", "stripped", "no graph"
 # What -md names for the kinds that draft as a model does.
 NAMED = {DRAFT: "a smaller model", LAYER_VIEW: "view:skip=N or view:exit=N", EXPERT_VIEW: "view:experts=N"}
 
@@ -32,12 +35,13 @@ class TargetTraits:
     """The properties of a target that decide what fits it. None: not known yet.
 
     backend: of BACKENDS. rollback: see Caps. is_mixture: it has experts. is_windowed: a layer attends to a
-    window of the text."""
+    window of the text. mtp: whether its own layers for multi-token prediction can draft, of USABLE, ..."""
 
     backend: str
     rollback: Rollback | None = None
     is_mixture: bool | None = None
     is_windowed: bool | None = None
+    mtp: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Exclusion:
     rollbacks: Collection[str] = ()
     is_mixture: bool | None = None
     is_windowed: bool | None = None
+    mtp: str | None = None
 
     def applies(self, kind: str, target: TargetTraits) -> bool:
         return (
@@ -58,6 +63,7 @@ class Exclusion:
             and (not self.rollbacks or target.rollback in self.rollbacks)
             and self.is_mixture in (None, target.is_mixture)
             and self.is_windowed in (None, target.is_windowed)
+            and self.mtp in (None, target.mtp)
         )
 
 
@@ -73,6 +79,14 @@ EXCLUSIONS = (
               (LLAMA_CPP,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW), "views are for GGUF and transformers models", (TOY,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW, *EXITS), NO_PART, (TRANSFORMERS,), RECURRENT),
+    Exclusion((MTP,), "transformers leaves out a model's layers for multi-token prediction (MTP): a GGUF "
+              "file of it can have them", (TRANSFORMERS, TOY)),
+    Exclusion((MTP,), "the target's file has no layers for multi-token prediction (MTP): many models have "
+              "them in a repository of their own, whose name ends in -MTP-GGUF", mtp=ABSENT),
+    Exclusion((MTP,), "the weights of the target's layers for multi-token prediction (MTP) were left out of "
+              "its file: a repository whose name ends in -MTP-GGUF may have them", mtp=STRIPPED),
+    Exclusion((MTP,), "this llama.cpp cannot compute the MTP layers of the target's architecture",
+              mtp=NO_GRAPH),
     Exclusion((EXPERT_VIEW, LOSSY_EXPERTS), "the target is no mixture of experts, or does not say how many a "
               "token uses", is_mixture=False),
     Exclusion((LOSSY_PREFILL,), NO_PROMPT_LEFT_OUT + "recurrent models", rollbacks=RECURRENT),

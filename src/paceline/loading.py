@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from paceline.backends.speculative_prefill import compute_part_of_prompts
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafter_table import DRAFT, users
 from paceline.drafts import loaded_traits, open_draft, require_fit, traits_of
-from paceline.fits import LOSSY_PREFILL, NO_MODEL, source_of, why_not
+from paceline.fits import LOSSY_PREFILL, MTP, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
-from paceline.speculative.errors import RememberedError, UsageError
+from paceline.speculative.errors import ModelError, RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.corpora import Corpora
@@ -75,7 +76,22 @@ def load_plan(plan: LoadPlan) -> LLM:
 
 
 def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
-    """Open target and draft; return them with the drafting that the target allows. undo: closes them."""
+    """Open target and draft; return them with the drafting that the target allows. undo: closes them.
+    If a file's MTP layers cannot be computed, `auto` does without them."""
+    if plan.kind != MTP or AUTO not in plan.options.drafting.drafters:
+        return _open_models(plan, undo)
+    try:
+        with ExitStack() as opened:
+            models = _open_models(plan, opened)
+            undo.push(opened.pop_all())
+        return models
+    except ModelError as error:
+        to_stderr(f"not used: the layers for multi-token prediction (MTP): {error}")
+    settings = {**plan.settings, "mtp": False}
+    return _open_models(replace(plan, draft=None, kind="", settings=settings), undo)
+
+
+def _open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
     engine = plan.options.engine
     rows = 1 + plan.chains.n_draft if engine.exact_greedy else 0
     target = open_engine(plan.target, n_ctx=engine.n_ctx, exact_rows=rows, **plan.settings)

@@ -14,12 +14,12 @@ from paceline.backends.registry import BackendSpec, backend_build, backend_name,
 from paceline.drafter_factory import check_needs
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.drafts import header_traits, kind_of, open_confidence, require_fit
-from paceline.fits import LLAMA_CPP, LOSSY_EXPERTS, TRANSFORMERS, TargetTraits, source_of
+from paceline.fits import LLAMA_CPP, LOSSY_EXPERTS, MTP, TRANSFORMERS, USABLE, TargetTraits, source_of
 from paceline.hardware.threads import choose_threads
 from paceline.heads.confidence import Confidence
 from paceline.models import zoo
 from paceline.models.headers.plain_file import require_gguf_path
-from paceline.models.names import is_view
+from paceline.models.names import MTP_VIEW, is_view
 from paceline.models.resolve import file_of
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
 from paceline.speculative.errors import UsageError
@@ -34,7 +34,7 @@ class LoadPlan:
 
     options: LoadOptions
     target: Path
-    draft: Path | None  # a file or a view, if there is one
+    draft: Path | None  # a file or a view, if there is one; by default the target's MTP layers
     kind: str  # of the draft (fits.py), or ""
     confidence: Confidence | None  # scores the draft model's tokens, if one was trained for it
     quality: Quality  # with the recommended choices of the role "speed"
@@ -73,12 +73,14 @@ def resolve(options: LoadOptions) -> LoadPlan:
         if kind == DRAFT and backend_name(draft) == LLAMA_CPP:
             require_gguf_path(draft)
     settings = engine_settings(options.engine, target)
+    if draft is None and drafts_itself(target, options, settings):
+        draft, kind = Path(MTP_VIEW), MTP
     quality = options.quality
     if quality.experts:
         require_fit(f"lossy experts: {target}", LOSSY_EXPERTS, header_traits(target))
     if quality.role == "speed" and not quality.lossy:
         quality = Quality(recommended(target, draft if kind == DRAFT else None, settings))
-    settings["experts"] = quality.experts
+    settings["experts"], settings["mtp"] = quality.experts, kind == MTP
     return LoadPlan(options, target, draft, kind, confidence, quality, settings)
 
 
@@ -87,9 +89,20 @@ def model_files(
 ) -> tuple[Path, Path | None]:
     """Return the files of target and draft, by default the embedded ones. Raises UsageError."""
     found = None if draft is None else file_of(draft)
+    if found is None and AUTO not in drafters and users(drafters, MTP):
+        found = Path(MTP_VIEW)
     if target is not None:
         return file_of(target), found
     return zoo.target_path(), zoo.draft_path() if found is None and users(drafters, DRAFT) else found
+
+
+def drafts_itself(target: Path, options: LoadOptions, settings: Mapping[str, Any]) -> bool:
+    """Return whether `auto` can use the target's own layers for multi-token prediction."""
+    if AUTO not in options.drafting.drafters or options.target is None or backend_name(target) != LLAMA_CPP:
+        return False
+    if options.engine.exact_greedy and not settings["kernels"]:
+        return False  # passes of one shape are for a model's chains
+    return header_traits(target).mtp == USABLE
 
 
 def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from paceline.drafters.head import HeadDrafter
 from paceline.heads.arrays import array
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.networks import BlockHead, EagleHead
-from paceline.heads.session import HeadSession
+from paceline.heads.session import NetworkSession
 from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import Budget, RequiredOutputs
 from paceline.speculative.tree import EMPTY, DraftTree, chain
@@ -56,7 +56,7 @@ def fresh_rows(head: HeadTarget, tokens: Sequence[int], tree: DraftTree, start: 
     return np.array(session.compute(tree)[1])
 
 
-def require_rows(head: HeadTarget, session: HeadSession, tree: DraftTree, start: int = 0) -> None:
+def require_rows(head: HeadTarget, session: NetworkSession, tree: DraftTree, start: int = 0) -> None:
     assert session.is_ready
     rows = np.array(session.compute(tree)[1])
     assert np.abs(rows - fresh_rows(head, session.tokens, tree, start)).max() < TOLERANCE
@@ -209,7 +209,7 @@ def test_a_resumed_session_drafts_as_a_new_one(kind: str) -> None:
         assert drafts(one, prompt) == drafts(tiny_drafter(kind, TARGET), prompt)
     longest = max(one._retained, key=lambda it: len(it[0]))[0]
     resumed = one.resume(longest, None)
-    assert isinstance(resumed, HeadSession)
+    assert isinstance(resumed, NetworkSession)
     assert resumed._known > len(longest) - 6  # it goes on behind the text it had read
 
 

@@ -126,6 +126,15 @@ class ComputesWithTensors(Protocol):
 
 
 @runtime_checkable
+class PredictsFurtherTokens(Protocol):
+    """A backend for models whose file has layers for multi-token prediction (MTP)."""
+
+    def open_mtp(self) -> Backend:
+        """Return these layers as a draft head; close it first. The model must have been loaded with them.
+        Raises ModelError."""
+
+
+@runtime_checkable
 class SupportsExits(Protocol):
     """A backend whose first layers can be run by themselves, for heads that draft from these."""
 

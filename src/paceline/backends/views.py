@@ -3,6 +3,7 @@
     view:exit=22                          the first 22 layers, then the norm and the head
     view:skip=8                           without 8 blocks, evenly spread over the layers
     view:attention=3.5,feed_forward=3.9   without just these
+    view:mtp                              its layers for multi-token prediction (backends/llama_cpp/mtp.py)
     view:                                 the view that `paceline views search` found for this model
 
 A layer has two blocks, attention and feed-forward. Layers are numbered from 0.
@@ -22,8 +23,8 @@ from paceline.models.names import VIEW_PREFIX
 from paceline.speculative.errors import UsageError
 
 SYNTAX = (
-    "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N (of a mixture), or "
-    "view: for the stored one"
+    "write view:mtp, view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, view:experts=N (of a "
+    "mixture), or view: for the stored one"
 )
 
 

@@ -10,7 +10,7 @@ from paceline.heads.decoder import KeyValueCache, as_mask, causal_mask
 from paceline.heads.draft_base import DraftForward
 from paceline.heads.files import HeadFiles
 from paceline.heads.networks import ExitsHead, KangarooHead
-from paceline.heads.session import HeadSession, Row, tree_mask
+from paceline.heads.session import NetworkSession, Row, tree_mask
 from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import RequiredOutputs, Session
 from paceline.speculative.sessions import DelegatingSession
@@ -102,7 +102,7 @@ class ExitSession(DelegatingSession):
         return first, self._rows
 
 
-class KangarooSession(HeadSession):
+class KangarooSession(NetworkSession):
     """A text in a Kangaroo adapter. The target's own passes give the hidden states of the text, and the first
     layers those of the root and of drafted tokens."""
 

@@ -23,15 +23,13 @@ Row = NDArray[np.float32]  # logits [draft_vocab]
 
 
 class HeadSession(TreeSession, ABC):
-    """One text in the network `head`. like: an array of the type and device that the head computes
-    with. embed: returns embeddings of tokens, if the head reads them."""
+    """One text in a head: what it has computed, and the hidden states of the target that it has not.
+    like: an array of the type and device that the head computes with."""
 
-    def __init__(self, head: Any, like: Any, n_ctx: int, embed: Embed | None = None) -> None:
+    def __init__(self, head: Any, like: Any, n_ctx: int) -> None:
         super().__init__(n_ctx)
         self._head, self._like = head, like
-        self._embed: Any = embed
         self._shape = len(head.config.layer_ids), head.config.target.hidden  # of a token's features
-        self._caches = [KeyValueCache() for _ in getattr(head, "layers", ())]
         self._first = self._next = 0  # the tokens of the first row and of the next one
         self._known = 0  # hidden states were seen of the tokens before this one
         self._joined: Any = zeros(like, (0, *self._shape))
@@ -95,14 +93,53 @@ class HeadSession(TreeSession, ABC):
         self._commit_root()
         super().close()
 
+    def _features(self, n: int) -> Any:
+        """Return the next `n` features; zeros for those that were never seen, as in measurements."""
+        missing = n - len(self._waiting)
+        if missing <= 0:
+            return self._waiting[:n]
+        return concatenate([self._waiting, zeros(self._like, (missing, *self._shape))], 0)
+
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Let the root's row become part of the context. Those of nodes have no features of the target."""
+        self._advance(1)
+        self._rewind()
+
+    def _advance(self, n: int) -> None:
+        """Count `n` further rows as computed."""
+        self._waiting, self._next = self._waiting[n:], self._next + n
+        self._known = max(self._known, self._next)
+
+    def _commit_root(self) -> None:
+        if self.tree is not None:
+            self._commit(self.tree, ())
+            self.tree = None
+
+    def _rewind(self) -> None:
+        self._rows = []
+        self._truncate(self._next - self._first)
+
+    @abstractmethod
+    def _truncate(self, n: int) -> None:
+        """Keep the first `n` rows of the context."""
+
+
+class NetworkSession(HeadSession):
+    """A text in the network `head` (networks.py).
+    embed: returns embeddings of tokens, if the head reads them."""
+
+    def __init__(self, head: Any, like: Any, n_ctx: int, embed: Embed | None = None) -> None:
+        super().__init__(head, like, n_ctx)
+        self._embed: Any = embed
+        self._caches = [KeyValueCache() for _ in getattr(head, "layers", ())]
+
     def read(self, n: int) -> None:
         """Compute the next `n` rows, without logits."""
         self.require_pending(n)
         if n:
             self.discard_tree()
             self._read(self.tokens[self._next + 1 : self._next + 1 + n], self._features(n))
-            self._waiting, self._next = self._waiting[n:], self._next + n
-            self._known = max(self._known, self._next)
+            self._advance(n)
 
     def compute(self, tree: DraftTree) -> tuple[int, list[Row]]:
         """Return the first new row, and the logits of the root and of all nodes."""
@@ -113,28 +150,6 @@ class HeadSession(TreeSession, ABC):
         if first == 0:
             self._rows = [self._root(self.tokens[-1], self._features(1))]
         self._nodes(tree, len(self._rows) - 1)
-
-    def _features(self, n: int) -> Any:
-        """Return the next `n` features; zeros for those that were never seen, as in measurements."""
-        missing = n - len(self._waiting)
-        if missing <= 0:
-            return self._waiting[:n]
-        return concatenate([self._waiting, zeros(self._like, (missing, *self._shape))], 0)
-
-    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Let the root's row become part of the context. Those of nodes have no features of the target."""
-        self._waiting, self._next = self._waiting[1:], self._next + 1
-        self._known = max(self._known, self._next)
-        self._rewind()
-
-    def _commit_root(self) -> None:
-        if self.tree is not None:
-            self._commit(self.tree, ())
-            self.tree = None
-
-    def _rewind(self) -> None:
-        self._rows = []
-        self._truncate(self._next - self._first)
 
     @abstractmethod
     def _read(self, tokens: Sequence[int], features: Any) -> None:
@@ -149,12 +164,11 @@ class HeadSession(TreeSession, ABC):
         """Append the logits of the nodes behind the first `known` to `_rows`."""
 
     def _truncate(self, n: int) -> None:
-        """Keep the first `n` rows of the context."""
         for cache in self._caches:
             cache.truncate(n)
 
 
-class EagleSession(HeadSession):
+class EagleSession(NetworkSession):
     """A text in an autoregressive head. Nodes are computed level by level, a level in one product."""
 
     _head: EagleHead
@@ -215,7 +229,7 @@ def tree_mask(tree: DraftTree, nodes: range, root: int, start: int = 0) -> NDArr
     return mask
 
 
-class ParallelSession(HeadSession):
+class ParallelSession(NetworkSession):
     """A text in a head that drafts all depths at once: a node's row is that of its depth."""
 
     def _nodes(self, tree: DraftTree, known: int) -> None:
@@ -288,7 +302,7 @@ class BlockSession(ParallelSession):
         return out
 
 
-SESSIONS: Mapping[type, type[HeadSession]] = {
+SESSIONS: Mapping[type, type[NetworkSession]] = {
     EagleHead: EagleSession,
     MedusaHead: MedusaSession,
     BlockHead: BlockSession,
@@ -297,6 +311,6 @@ SESSIONS: Mapping[type, type[HeadSession]] = {
 
 def open_session(
     head: EagleHead | BlockHead | MedusaHead, embed: Embed, like: Any, n_ctx: int
-) -> HeadSession:
+) -> NetworkSession:
     """Return a new session of a head. like: an array of the type and device to compute with."""
     return SESSIONS[type(head)](head, like, n_ctx, embed)

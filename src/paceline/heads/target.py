@@ -17,7 +17,7 @@ from paceline.heads.decoder import MakeLinear
 from paceline.heads.draft_base import DraftBase, DraftForward
 from paceline.heads.files import HeadFiles, prefix_errors, weights_file
 from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
-from paceline.heads.session import HeadSession, open_session
+from paceline.heads.session import NetworkSession, open_session
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Caps, Session
 from paceline.speculative.tree import DraftTree, chain
@@ -121,7 +121,7 @@ class HeadTarget(DraftBase):
     def reopen(self, session: Any, beside: Session | None) -> None:
         """Prepare a session that was closed and rewound for another text. beside: the target's session."""
 
-    def _forward(self, batch: Sequence[tuple[HeadSession, DraftTree | int]]) -> list[DraftForward]:
+    def _forward(self, batch: Sequence[tuple[NetworkSession, DraftTree | int]]) -> list[DraftForward]:
         outs = list[DraftForward]()
         for session, tree in batch:
             if isinstance(tree, int):

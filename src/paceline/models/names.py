@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 TOY, HF, VIEW_PREFIX = "toy:", "hf:", "view:"
+MTP_VIEW = f"{VIEW_PREFIX}mtp"  # the target's own layers for multi-token prediction
 
 
 def is_toy(reference: str | os.PathLike[str]) -> bool:

@@ -24,13 +24,15 @@ def _pointer(sequences: list[int]) -> Any:
 
 
 class Batch:
-    """Fixed arrays of `size` rows that llama.cpp reads in place; at most `max_outputs` have logits."""
+    """Fixed arrays of `size` rows that llama.cpp reads in place; at most `max_outputs` have logits.
+    states: [size, width], read beside the tokens; without a width there are none."""
 
-    def __init__(self, size: int, max_outputs: int, n_vocab: int) -> None:
+    def __init__(self, size: int, max_outputs: int, n_vocab: int, width: int = 0) -> None:
         cpp = llama_cpp()
         self._shape = max_outputs, n_vocab
         self._address = 0  # of `_logits`
         self._token = (ctypes.c_int32 * size)()
+        self.states = np.zeros((size, width), np.float32)
         self._pos = (ctypes.c_int32 * size)()
         self._n_seq = (ctypes.c_int32 * size)()
         self._wanted = (ctypes.c_int8 * size)()
@@ -41,7 +43,7 @@ class Batch:
         self._batch = cpp.llama_batch(
             n_tokens=0,
             token=self._token,
-            embd=None,
+            embd=self.states.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if width else None,
             pos=self._pos,
             n_seq_id=self._n_seq,
             seq_id=self._seqs,

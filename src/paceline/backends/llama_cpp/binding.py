@@ -110,13 +110,14 @@ def load_model(
     *,
     vocab_only: bool = False,
     gpu_layers: int = 0,
+    mtp: bool = False,
     changes: Iterable[Callable[[Any], None]] = (),
 ) -> Any:
     """Load a causal language model. changes: of llama.cpp's parameters.
     Raises UsageError for no file, and ModelError for other models."""
     gate.require_gguf_path(path)
     cpp = llama_cpp()
-    gate.validate_gguf(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
+    gate.validate_gguf(path, vocab_only=vocab_only, gpu_layers=gpu_layers, **({"mtp": True} if mtp else {}))
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
@@ -214,12 +215,14 @@ def make_context(
     rows: int,
     n_batch: int,
     changes: Iterable[Callable[[Any], None]],
+    layers: int = 0,
 ) -> Any:
-    """Make a context of `n_ctx` cells. changes: of llama.cpp's parameters.
+    """Make a context of `n_ctx` cells. changes: of llama.cpp's parameters. layers: those of an MTP context.
     Raises ModelError if memory is too small."""
     cpp = llama_cpp()
     ggml_type, element_bytes = CACHE_TYPES[settings.cache_type]
-    check_memory(model, path, n_ctx, element_bytes, sequences)
+    states = 0 if layers else state_bytes(model) * sequences
+    check_memory(path, n_ctx, cache_bytes(model, n_ctx, element_bytes, layers), states, sequences)
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -260,20 +263,20 @@ def state_bytes(model: Any) -> int:
     return 4 * int(cpp.llama_model_n_layer(model)) * (inner * state + conv + wkv)
 
 
-def cache_bytes(model: Any, n_ctx: int, element_bytes: float) -> float:
-    """Return the bytes of keys and values of a context; 0 for hybrid models, of which only some layers have
-    a cache."""
+def cache_bytes(model: Any, n_ctx: int, element_bytes: float, layers: int = 0) -> float:
+    """Return the bytes of keys and values of a context, or of some layers; 0 for hybrid models, of which only
+    some layers have a cache."""
     cpp = llama_cpp()
-    if cpp.llama_model_is_hybrid(model):
+    if cpp.llama_model_is_hybrid(model) and not layers:
         return 0.0
     head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
     arch = metadata(model, "general.architecture")
     lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
     width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
-    return float(element_bytes * width * cpp.llama_model_n_layer(model) * n_ctx)
+    return float(element_bytes * width * (layers or cpp.llama_model_n_layer(model)) * n_ctx)
 
 
-def check_memory(model: Any, path: Path, n_ctx: int, element_bytes: float, sequences: int) -> None:
+def check_memory(path: Path, n_ctx: int, cache: float, states: float, sequences: int) -> None:
     """Raise ModelError if the KV cache, or the states of the sequences, exceed free memory: Linux grants it,
     and kills the process later."""
     import psutil
@@ -285,10 +288,9 @@ def check_memory(model: Any, path: Path, n_ctx: int, element_bytes: float, seque
     if llama_cpp().llama_supports_gpu_offload():
         return  # the cache is on the GPU
     free = psutil.virtual_memory().available + psutil.swap_memory().free
-    states = f"{sequences} states, of sessions and their checkpoints, need", "fewer sessions (--sessions)"
+    recurrent = f"{sequences} states, of sessions and their checkpoints, need", "fewer sessions (--sessions)"
     context = f"a context of {n_ctx:,} tokens needs", "fewer (n_ctx, -c)"
-    both = state_bytes(model) * sequences, cache_bytes(model, n_ctx, element_bytes)
-    for needed, (what, fewer) in zip(both, (states, context), strict=True):
+    for needed, (what, fewer) in ((states, recurrent), (cache, context)):
         if needed > free:
             memory = f"{format_bytes(needed)} of memory, {format_bytes(free)} are free"
             raise ModelError(f"{path}: {what} {memory}: ask for {fewer}")

@@ -15,6 +15,7 @@ from paceline.backends.llama_cpp import binding, gate, kernels
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES
 from paceline.backends.llama_cpp.extras import PassExtra
 from paceline.backends.llama_cpp.hidden_states import HiddenStates
+from paceline.backends.llama_cpp.mtp import MtpStates
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import UsageError
 from paceline.system.forks import ForkGuard
@@ -69,6 +70,7 @@ class LlamaSettings:
     exact_rows: rows that passes are filled up to if rows depend on their pass; 0 does not fill.
     kernels: use Paceline's kernels if there are any and memory is large enough.
     experts: of a mixture, used for each token; 0 for as many as the file says.
+    mtp: load the layers for multi-token prediction, and show the hidden states that they read.
     n_ctx: context length of a session; 0 for that of the training, at most 4,096.
     sessions: number of sessions that may be open."""
 
@@ -79,6 +81,7 @@ class LlamaSettings:
     exact_rows: int = 0
     kernels: bool = True
     experts: int = 0
+    mtp: bool = False
     n_ctx: int = 0
     sessions: int = 1
 
@@ -93,7 +96,7 @@ class LlamaSettings:
     def extras(self, path: Path, stop: int = 0) -> list[PassExtra]:
         """Return what the passes of the model can do besides logits. stop: see SupportsExits."""
         lossy: list[PassExtra] = [FewerExperts(path, self.experts)] if self.experts else []
-        return [*lossy, HiddenStates(path, stop)]
+        return [*lossy, HiddenStates(path, stop), *([MtpStates()] if self.mtp and not stop else [])]
 
 
 PASS_SETTINGS = {field.name: field.default for field in fields(LlamaSettings)}
@@ -130,7 +133,9 @@ class LoadedModel:
         kernels.set_enabled(self.kernels)
         changes = [extra.on_load for extra in extras]
         with kernels.sharing(key) if self.kernels else nullcontext():
-            model: Any = binding.load_model(path, gpu_layers=settings.gpu_layers, changes=changes)
+            model: Any = binding.load_model(
+                path, gpu_layers=settings.gpu_layers, mtp=settings.mtp, changes=changes
+            )
         self.pointer = model
         self._sharing_key = key if self.kernels else b""
         _with_kernels[self._sharing_key] += bool(self._sharing_key)

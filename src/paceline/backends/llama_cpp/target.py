@@ -35,6 +35,7 @@ from paceline.backends.llama_cpp.exactness import (
 from paceline.backends.llama_cpp.extras import JoinedExtras, PassExtra
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, expert_counts, identity
+from paceline.backends.llama_cpp.mtp import MtpDraft
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
@@ -227,6 +228,11 @@ class LlamaTarget:
         if self.context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
+    def open_mtp(self) -> MtpDraft:
+        """See PredictsFurtherTokens."""
+        self._require_open()
+        return MtpDraft(self, self._settings)
+
     def first_layers(self, n: int) -> LlamaTarget:
         check_exit(n, self.layers, self.path)
         return self.with_shared_weights(stop=n, n_ctx=self.caps.n_ctx)
@@ -236,7 +242,7 @@ class LlamaTarget:
     ) -> LlamaTarget:
         """Return a further target of these weights. changes: of the settings."""
         self._require_open()
-        given = replace(self._settings, exact_rows=0, **changes)
+        given = replace(self._settings, exact_rows=0, mtp=False, **changes)
         return LlamaTarget(self.path, weights=self, stop=stop, extras=extras, **vars(given))
 
     @cached_property

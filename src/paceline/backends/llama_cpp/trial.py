@@ -4,7 +4,7 @@ Only a crash counts. Errors of Python are suppressed: the next load of the file 
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ def main(path: str, way: dict[str, Any]) -> None:
     print(gate.STARTED_WORD, flush=True)
     gate.in_load_subprocess = True
     with suppress(PacelineError, MemoryError):
-        if way["vocab_only"]:
-            model = binding.load_model(Path(path), **way)
+        if way.pop("vocab_only"):
+            model = binding.load_model(Path(path), vocab_only=True, **way)
             _use_tokenizer(LlamaText(model), read_vocab(model).size)
         else:
-            _run(LlamaTarget(Path(path), n_ctx=N_CTX, gpu_layers=way["gpu_layers"], kernels=False))
+            _run(LlamaTarget(Path(path), n_ctx=N_CTX, kernels=False, **way))
 
 
 def _run(target: LlamaTarget) -> None:
@@ -44,6 +44,18 @@ def _run(target: LlamaTarget) -> None:
         if engine.caps.rollback != "none":
             engine.forward([(session, drafted)], RequiredOutputs())
         session.close()
+    if target.settings["mtp"]:
+        _draft(target, prompt, drafted)
+
+
+def _draft(target: LlamaTarget, prompt: list[int], drafted: DraftTree) -> None:
+    """Run the model's own MTP layers."""
+    draft = target.open_mtp()
+    with closing(target.open()) as session, closing(draft.open()) as drafting:
+        session.extend(prompt)
+        target.forward([(session, EMPTY)], RequiredOutputs(layers=draft.config.layer_ids))
+        drafting.extend(prompt)
+        draft.forward([(drafting, drafted)], RequiredOutputs())
 
 
 def _use_tokenizer(text: LlamaText, size: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.fits import LLAMA_CPP, TRANSFORMERS, TargetTraits
+from paceline.fits import ABSENT, LLAMA_CPP, TRANSFORMERS, TargetTraits
 
 ATTENTION, HYBRID, RECURRENT = "attention", "hybrid", "recurrent"
 # Architectures without a plain KV cache, by llama.cpp's names (src/llama-arch.cpp of 0.3.36).
@@ -16,6 +16,22 @@ HYBRID_ARCHS = frozenset(
         *("jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),
         *("qwen3next", "qwen35", "qwen35moe", "qwen4exp", "kimi-linear", "kimi-k3", "bailingmoe3"),
         *("glm5-next", "deepseek4", "minimax-01"),
+    }
+)
+# Architectures whose layers for multi-token prediction have a graph there (src/models, graph_mtp).
+MTP_ARCHS = frozenset(
+    {
+        *(
+            "bailingmoe3",
+            "cohere2moe",
+            "deepseek2",
+            "deepseek32",
+            "deepseek4",
+            "glm-dsa",
+            "glm4moe",
+            "glm5-next",
+        ),
+        *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35"),
     }
 )
 
@@ -45,7 +61,8 @@ class ModelFacts:
     family: a guess from names, in lower case, without size (qwen2.5, llama-3.2).
     quantisation: the file type (Q4_K_M, BF16, ...). size: bytes of the files, for hf of the weights.
     n_ctx: trained context. memory: ATTENTION, HYBRID or RECURRENT.
-    kv_bytes: KV cache bytes of one token at F16. pooling: not 0 for embedding and non-causal models."""
+    kv_bytes: KV cache bytes of one token at F16. pooling: not 0 for embedding and non-causal models.
+    mtp: see TargetTraits."""
 
     files: tuple[Path, ...]
     format: str
@@ -64,6 +81,7 @@ class ModelFacts:
     sliding_window: int = 0
     kv_bytes: int = 0
     pooling: int = 0
+    mtp: str = ABSENT
     chat_template: str | None = None
     tokenizer: TokenizerFacts | None = None
 
@@ -79,6 +97,7 @@ class ModelFacts:
             "free" if self.memory == ATTENTION else "restore",
             is_mixture=0 < self.experts_used < self.experts,
             is_windowed=self.sliding_window > 0,
+            mtp=self.mtp,
         )
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.models.headers.facts import RECURRENT, ModelFacts, TokenizerFacts, cache_kind
+from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
+from paceline.models.headers.facts import MTP_ARCHS, RECURRENT, ModelFacts, TokenizerFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
 from paceline.models.headers.plain_file import exists
@@ -73,6 +74,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         sliding_window=first.number(f"{arch}.attention.sliding_window"),
         kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(first, arch),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
+        mtp=mtp_state(parts, arch),
         chat_template=first.text("tokenizer.chat_template") or None,
         tokenizer=read_tokenizer(first) if tokens else None,
     )
@@ -135,6 +137,19 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
         add_eos=header.flag("tokenizer.ggml.add_eos_token"),
         add_space_prefix=header.flag("tokenizer.ggml.add_space_prefix"),
     )
+
+
+def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
+    """Return whether the model's layers for multi-token prediction can draft (TargetTraits.mtp)."""
+    first = parts[0]
+    n = first.number(f"{arch}.nextn_predict_layers")
+    if not n:
+        return ABSENT
+    if arch not in MTP_ARCHS:
+        return NO_GRAPH
+    layer = first.number(f"{arch}.block_count") - n
+    name = f"blk.{layer}.nextn.eh_proj.weight"
+    return USABLE if any(tensor.name == name for part in parts for tensor in part.tensors) else STRIPPED
 
 
 def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:

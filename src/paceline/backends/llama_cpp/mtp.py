@@ -1,0 +1,406 @@
+"""Multi-token prediction: layers at the end of the target's own file that draft its next tokens (DeepSeek-V3,
+arXiv:2412.19437, section 2.2).
+
+A second llama.cpp context of the same weights computes them, with a KV cache of these layers only, which is
+one of plain attention for recurrent targets, too. Rows are those of every head (heads/session.py): row p has
+token p + 1 and the target's hidden state of token p, or for a drafted token the layers' own output above it.
+Accepted tokens are computed again with the target's states, so the target may verify any tree.
+
+A model with several trained layers drafts a token with each: layer i computes the drafted tokens before its
+own again, and every layer computes the text (llama_set_nextn_layer_offset).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.backends.llama_cpp import binding, kernels
+from paceline.backends.llama_cpp.batch import Batch
+from paceline.backends.llama_cpp.extras import Hidden, PassExtra
+from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.decoder import LayerShape
+from paceline.heads.draft_base import DraftBase, DraftForward
+from paceline.heads.session import HeadSession
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Session
+from paceline.speculative.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from paceline.backends.llama_cpp.model import LlamaSettings
+    from paceline.backends.llama_cpp.target import LlamaTarget
+
+MAX_ROWS = 512  # of a pass
+MAX_BRANCHES = 64
+# Architectures whose graph gives the layers' outputs for rows with logits only.
+NARROW_OUTPUTS = ("deepseek4", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
+
+
+class MtpStates(PassExtra):
+    """Shows the hidden states that the layers read, as layer n + 1 of a model with n layers. From the first
+    time on that they are wanted, they are computed for all rows."""
+
+    def __init__(self) -> None:
+        self._in_use = False
+
+    def on_load(self, params: Any) -> None:
+        params.load_mtp = True
+
+    def attach(self, target: LlamaTarget) -> None:
+        self._context, self._width = target.context, output_width(target)
+        self.layers = range(target.layers + 1, target.layers + 2)
+        if self._in_use:
+            _show_states(self._context, masked=False)
+
+    def prepare(self, target: LlamaTarget, sessions: int) -> None:
+        if not self._in_use:
+            self._in_use = True
+            _show_states(self._context, masked=False)
+
+    @contextmanager
+    def around_pass(self, batch: Batch, layers: Sequence[int], *, prefill: bool) -> Iterator[Hidden]:
+        out = np.empty((len(batch), 1, self._width), np.float32)
+        yield out
+        out[:, 0] = _states(self._context, len(batch), self._width)
+
+
+def output_width(target: LlamaTarget) -> int:
+    return int(binding.llama_cpp().llama_model_n_embd_out(target.model.pointer))
+
+
+def _show_states(context: Any, *, masked: bool) -> None:
+    """masked: for rows with logits only."""
+    from llama_cpp import llama_cpp_ext
+
+    llama_cpp_ext.llama_set_embeddings_nextn(context, True, masked)
+
+
+def _states(context: Any, rows: int, width: int) -> NDArray[np.float32]:
+    """Return the states of the last pass, a view of llama.cpp's buffer."""
+    from llama_cpp import llama_cpp_ext
+
+    return np.ctypeslib.as_array(llama_cpp_ext.llama_get_embeddings_nextn(context), shape=(rows, width))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of a pass. position: in the session's sequence, which leaves out the tokens of gaps."""
+
+    token: int
+    state: NDArray[np.float32]
+    position: int
+    sequence: int
+    wants_logits: bool
+
+
+class MtpDraft(DraftBase):
+    """The layers as a draft model. `inner` is the target, whose states HeadDrafter hands on.
+    Raises ModelError if llama.cpp makes no context for them."""
+
+    kind = "mtp"
+
+    def __init__(self, target: LlamaTarget, settings: LlamaSettings) -> None:
+        super().__init__(target.path, target)
+        model, caps = target.model, target.caps
+        self.heads = int(binding.llama_cpp().llama_model_n_layer_nextn(model.pointer))
+        self.width = output_width(target)
+        self.config = HeadConfig(
+            kind=self.kind,
+            target=TargetFacts(layers=target.layers, hidden=self.width, vocab=target.vocab.size),
+            shape=LayerShape(self.width, 1, 1, 1, 0),
+            draft_vocab=target.vocab.size,
+            layer_ids=(target.layers + 1,),
+        )
+        self.max_depth = self.heads if self.heads > 1 else caps.n_ctx
+        self.caps = replace(
+            caps,
+            max_branches=MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1,
+            rollback="free",
+            max_batch_tokens=MAX_ROWS,
+            max_prefill_tokens=MAX_ROWS,
+            exact=False,
+            equal_rows=False,
+            sparse_prompts=False,
+        )
+        self.settings = target.settings
+        self.weight_bytes = None
+        self._narrow = model.architecture in NARROW_OUTPUTS
+        self._kernels = model.kernels
+        self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
+        # Closed sessions keep their rows, for texts that begin with theirs.
+        mains = 2 * caps.max_sessions
+        self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
+        self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
+        self._batch = Batch(MAX_ROWS, MAX_ROWS, target.vocab.size, self.width)
+        kernels.set_enabled(self._kernels)
+        self._context: Any = binding.make_context(
+            model.pointer,
+            target.path,
+            settings,
+            n_ctx=self._cells,
+            sequences=mains + MAX_BRANCHES,
+            rows=MAX_ROWS,
+            n_batch=MAX_ROWS,
+            changes=[_as_mtp],
+            layers=self.heads,
+        )
+        self.memory = binding.llama_cpp().llama_get_memory(self._context)
+        _show_states(self._context, masked=self._narrow)
+
+    @property
+    def description(self) -> str:
+        return f"{self.heads} of the model's own layers (MTP)"
+
+    def identity(self) -> dict[str, Any]:
+        return {**self.inner.identity(), "draft": self.kind}
+
+    def open(self, beside: Session | None = None) -> MtpSession:
+        session = MtpSession(self, self.caps.n_ctx)
+        self._sessions.add(session)
+        return session
+
+    def reopen(self, session: MtpSession, beside: Session | None) -> None:
+        """See HeadTarget."""
+
+    def forget(self) -> None:
+        """Do nothing: closed sessions are the drafter's."""
+
+    def close(self) -> None:
+        """Free the context, but not the target."""
+        if self._context is not None:
+            context, self._context, self.memory = self._context, None, None
+            if self.inner.model.process.is_current:
+                binding.llama_cpp().llama_free(context)
+
+    def take_sequence(self) -> int:
+        return self._free.pop()
+
+    def release(self, sequence: int) -> None:
+        """Take back the sequence of a session that is gone."""
+        self.truncate(sequence, 0)
+        self._free.append(sequence)
+
+    def take_branch(self, source: int, end: int) -> int:
+        """Return a sequence that shares the first `end` cells of another."""
+        branch = self._free_branches.pop()
+        binding.llama_cpp().llama_memory_seq_cp(self.memory, source, branch, 0, end)
+        return branch
+
+    def release_branches(self, branches: Sequence[int]) -> None:
+        for branch in branches:
+            self.truncate(branch, 0)
+        self._free_branches += branches
+
+    def truncate(self, sequence: int, end: int) -> None:
+        if self.memory is not None:
+            binding.llama_cpp().llama_memory_seq_rm(self.memory, sequence, end, -1)
+
+    def _forward(self, batch: Sequence[tuple[MtpSession, DraftTree | int]]) -> list[DraftForward]:
+        self.inner.model.process.require()
+        try:
+            firsts = [session.begin_pass(tree) for session, tree in batch]
+            while self._compute([session for session, _ in batch]):
+                pass
+        except BaseException:  # also Ctrl-C: drop what was computed
+            for session, _ in batch:
+                session.abandon()
+            raise
+        return [
+            DraftForward(self, session.end_pass(), first, session.computed)
+            for (session, _), first in zip(batch, firsts, strict=True)
+        ]
+
+    def _compute(self, sessions: Sequence[MtpSession]) -> bool:
+        """Compute the next rows of all sessions in one pass; return whether there were any."""
+        depth = min((s.next_depth for s in sessions if s.has_rows), default=None)
+        if depth is None:
+            return False
+        room, parts = MAX_ROWS, list[tuple[MtpSession, list[_Row]]]()
+        for session in sessions:
+            if session.has_rows and session.next_depth == depth and room:
+                rows = session.next_rows(room)
+                parts.append((session, rows))
+                room -= len(rows)
+        self._make_room(MAX_ROWS - room)
+        rows = [row for _, part in parts for row in part]
+        has_outputs = any(row.wants_logits for row in rows)
+        # The text is computed by every layer, and a drafted token by its own.
+        heads = range(self.heads) if depth < 0 else [depth % self.heads]
+        for head in heads:
+            if head:
+                for session, part in parts:
+                    self.truncate(session.sequence, part[0].position)
+            self._decode(rows, head, has_outputs=has_outputs)
+        states = _states(self._context, len(rows), self.width) if has_outputs else None
+        logits, at, output = self._batch.logits(self._context), 0, 0
+        for session, part in parts:
+            n_outputs = sum(row.wants_logits or (self._narrow and has_outputs) for row in part)
+            own = None if states is None else states[at : at + len(part)]
+            session.take(part, own, logits[output : output + n_outputs])
+            at, output = at + len(part), output + n_outputs
+        return True
+
+    def _decode(self, rows: Sequence[_Row], head: int, *, has_outputs: bool) -> None:
+        if self.heads > 1:
+            from llama_cpp import llama_cpp_ext
+
+            llama_cpp_ext.llama_set_nextn_layer_offset(self._context, head)
+        self._batch.clear(all_outputs=self._narrow and has_outputs)
+        for row in rows:
+            self._batch.states[len(self._batch)] = row.state
+            self._batch.add(row.token, row.position, [row.sequence], row.wants_logits)
+        kernels.set_enabled(self._kernels)
+        code = self._batch.decode(self._context)
+        binding.helpers().on_compute()
+        if code:
+            raise ModelError(f"{self.path}: llama_decode failed with code {code} in the MTP layers")
+
+    def _make_room(self, n: int) -> None:
+        """Drop rows of closed sessions if the cache has no cells for `n` more."""
+        used = sum(session.cells for session in self._sessions)
+        for session in list(self._sessions):
+            if used + n > self._cells and not session.tokens:
+                used -= session.cells
+                session.rewind(0)
+
+
+def _as_mtp(params: Any) -> None:
+    params.ctx_type = binding.llama_cpp().LLAMA_CONTEXT_TYPE_MTP
+
+
+class MtpSession(HeadSession):
+    """A text in the layers: a sequence of their cache, and branches for drafted trees."""
+
+    _head: MtpDraft
+
+    def __init__(self, draft: MtpDraft, n_ctx: int) -> None:
+        super().__init__(draft, np.zeros(0, np.float32), n_ctx)
+        self.sequence = draft.take_sequence()
+        self._branches, self._sequences = list[int](), list[int]()  # in use, and those of the nodes
+        weakref.finalize(self, draft.release, self.sequence)
+        self._goal: DraftTree | None = None
+        self._left = self.computed = 0  # rows of the text to compute, and rows computed in this pass
+        self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
+
+    @property
+    def cells(self) -> int:
+        """Cells in use."""
+        return self._next - self._first + len(self._rows)
+
+    def begin_pass(self, tree: DraftTree | int) -> int:
+        """Note what to compute; return the first new row."""
+        self.computed = first = 0
+        if isinstance(tree, int):
+            self.require_pending(tree)
+            if tree:
+                self.discard_tree()
+            self._left, self._goal = tree, None
+            return 0
+        first = self.begin(tree)
+        self._left, self._goal = self.pending_tokens if first == 0 else 0, tree
+        return first
+
+    def end_pass(self) -> list[NDArray[np.float32]]:
+        """Return the logits of the root and of all nodes."""
+        if self._goal is None:
+            return []
+        self.tree, self._goal = self._goal, None
+        return self._rows
+
+    def abandon(self) -> None:
+        """Return to the rows of the text."""
+        self._goal, self._left, self.tree = None, 0, None
+        self._rewind()
+
+    @property
+    def has_rows(self) -> bool:
+        goal = self._goal
+        return self._left > 0 or (goal is not None and len(self._rows) < 1 + len(goal))
+
+    @property
+    def next_depth(self) -> int:
+        """Depth of the next rows: 0 for the root, and for the text unless several layers compute it."""
+        known = len(self._rows) - 1
+        if self._left:
+            return -1 if self._head.heads > 1 else 0
+        return 0 if known < 0 or self._goal is None else self._goal.depths()[known]
+
+    def next_rows(self, room: int) -> list[_Row]:
+        """Return the next rows, at most `room`: those of the text and the root, or a level of the tree."""
+        start = self._next - self._first
+        if not self._rows:
+            n, at = min(self._left, room), self._next + 1
+            # Several layers each compute the text, and only the first one the root.
+            with_root = (
+                self._goal is not None and n == self._left < room and (n == 0 or self._head.heads == 1)
+            )
+            tokens = self.tokens[at : at + n] + ([self.tokens[-1]] if with_root else [])
+            states = self._features(len(tokens))[:, 0]
+            return [
+                _Row(token, state, start + i, self.sequence, i == n)
+                for i, (token, state) in enumerate(zip(tokens, states, strict=True))
+            ]
+        assert self._goal is not None
+        tree, known = self._goal, len(self._rows) - 1
+        depths = tree.depths()
+        depth, end = depths[known], known
+        while end < min(len(tree), known + room) and depths[end] == depth and tree.parents[end] < known:
+            end += 1
+        level = [
+            _Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], start + depth,
+                 self._sequence_of(node, tree, depth), True)
+            for node in range(known, end)
+        ]  # fmt: skip
+        if self._head.heads == 1:
+            return level
+        # The next layer has no rows of the drafted tokens above.
+        above = [self.tokens[-1], *tree.tokens[:known]]
+        states = [self._features(1)[0, 0], *self._outputs]
+        self._head.truncate(self.sequence, start)
+        return [
+            *(_Row(token, states[i], start + i, self.sequence, False) for i, token in enumerate(above)),
+            *level,
+        ]
+
+    def _sequence_of(self, node: int, tree: DraftTree, depth: int) -> int:
+        """Return the sequence of a node: its parent's for a first child, else a new branch."""
+        parent = tree.parents[node]
+        sequence = self.sequence if parent == ROOT else self._sequences[parent]
+        if parent in tree.parents[:node]:
+            sequence = self._head.take_branch(sequence, self._next - self._first + depth)
+            self._branches.append(sequence)
+        self._sequences.append(sequence)
+        return sequence
+
+    def take(
+        self, rows: Sequence[_Row], states: NDArray[np.float32] | None, logits: NDArray[np.float32]
+    ) -> None:
+        """Take the outputs of rows. logits: of those that have some, or of all."""
+        self.computed += len(rows)
+        n = min(self._left, len(rows))
+        if n:
+            self._advance(n)
+            self._left -= n
+        wanted = [i for i, row in enumerate(rows) if row.wants_logits]
+        for rank, i in enumerate(wanted):
+            assert states is not None
+            self._outputs.append(states[i].copy())
+            self._rows.append(logits[i if len(logits) == len(rows) else rank].copy())
+
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """One layer of several has computed the root: it waits to be computed by all."""
+        if self._head.heads == 1:
+            super()._commit(tree, path)
+        else:
+            self._rewind()
+
+    def _truncate(self, n: int) -> None:
+        self._head.release_branches(self._branches)
+        self._branches, self._sequences, self._outputs = [], [], []
+        self._head.truncate(self.sequence, n)
