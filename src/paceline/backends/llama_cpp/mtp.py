@@ -28,7 +28,7 @@ from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.draft_base import DraftBase, DraftForward
 from paceline.heads.session import HeadSession
-from paceline.speculative.errors import ModelError
+from paceline.speculative.errors import BusyError, ModelError
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -179,10 +179,14 @@ class MtpDraft(DraftBase):
                 binding.llama_cpp().llama_free(context)
 
     def take_sequence(self) -> int:
+        """Return a free sequence. Raises BusyError if there is none."""
+        if not self._free:
+            raise BusyError(f"{self.path}: all sessions of its MTP layers are in use")
         return self._free.pop()
 
-    def release(self, sequence: int) -> None:
-        """Take back the sequence of a session that is gone."""
+    def release(self, sequence: int, branches: list[int]) -> None:
+        """Take back the sequences of a session that is gone."""
+        self.release_branches(branches)
         self.truncate(sequence, 0)
         self._free.append(sequence)
 
@@ -192,10 +196,11 @@ class MtpDraft(DraftBase):
         binding.llama_cpp().llama_memory_seq_cp(self.memory, source, branch, 0, end)
         return branch
 
-    def release_branches(self, branches: Sequence[int]) -> None:
+    def release_branches(self, branches: list[int]) -> None:
         for branch in branches:
             self.truncate(branch, 0)
         self._free_branches += branches
+        branches.clear()
 
     def truncate(self, sequence: int, end: int) -> None:
         if self.memory is not None:
@@ -283,7 +288,7 @@ class MtpSession(HeadSession):
         super().__init__(draft, np.zeros(0, np.float32), n_ctx)
         self.sequence = draft.take_sequence()
         self._branches, self._sequences = list[int](), list[int]()  # in use, and those of the nodes
-        weakref.finalize(self, draft.release, self.sequence)
+        weakref.finalize(self, draft.release, self.sequence, self._branches)
         self._goal: DraftTree | None = None
         self._left = self.computed = 0  # rows of the text to compute, and rows computed in this pass
         self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
@@ -402,5 +407,5 @@ class MtpSession(HeadSession):
 
     def _truncate(self, n: int) -> None:
         self._head.release_branches(self._branches)
-        self._branches, self._sequences, self._outputs = [], [], []
+        self._sequences, self._outputs = [], []
         self._head.truncate(self.sequence, n)

@@ -1,0 +1,282 @@
+"""Multi-token prediction: the layers of a GGUF target as its draft head.
+
+docs/heads.md says what they read. Text is compared with plain decoding, and rows with those of a session that
+sees the text at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import paceline
+from decoding import decoded
+from gguf_architectures import write_architecture
+from gguf_files import write_llama
+from paceline.backends.llama_cpp import LlamaTarget, kernels, mtp
+from paceline.drafters.head import HeadDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.scheduler import Scheduler
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from stage import add_to
+
+TOKENS = st.integers(0, 255)
+CLOSE = 2e-3
+FOUR = DraftTree((9, 3, 4, 7, 5), (ROOT, ROOT, 1, 1, 2), (0.5,) * 5, ("test",) * 5)
+TEXT = list(range(5, 30))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mtp") / "quiet.gguf"
+    return write_architecture(path, "qwen35", next_token_heads=1, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The draft is nearly always rejected."""
+    return write_architecture(tmp_path_factory.mktemp("mtp") / "loud.gguf", "qwen35", next_token_heads=1)
+
+
+@pytest.fixture(scope="module")
+def target(file: Path) -> Iterator[LlamaTarget]:
+    with closing(LlamaTarget(file, n_ctx=256, sessions=3, mtp=True)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def draft(target: LlamaTarget) -> Iterator[mtp.MtpDraft]:
+    with closing(target.open_mtp()) as opened:
+        yield opened
+
+
+def states(draft: mtp.MtpDraft, tokens: Sequence[int]) -> np.ndarray:
+    """The target's hidden states of a text."""
+    draft.inner.forget()
+    with closing(draft.inner.open()) as session:
+        session.extend(tokens)
+        (out,) = draft.inner.forward([(session, EMPTY)], RequiredOutputs(layers=draft.config.layer_ids))
+        hidden: np.ndarray = out.features.hidden
+    draft.inner.forget()
+    return hidden
+
+
+def session_of(draft: mtp.MtpDraft, tokens: Sequence[int], start: int = 0) -> mtp.MtpSession:
+    session = draft.open()
+    session.observe(start, states(draft, tokens)[start:-1])
+    session.extend(tokens)
+    return session
+
+
+def rows(draft: mtp.MtpDraft, session: Any, tree: DraftTree = EMPTY) -> np.ndarray:
+    (out,) = draft.forward([(session, tree)], NO_OUTPUTS)
+    return np.array([out.logits(row) for row in range(1 + len(tree))])
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("extend"), st.lists(TOKENS, min_size=1, max_size=4)),
+        st.tuples(st.just("draft"), st.lists(TOKENS, min_size=1, max_size=4)),
+        st.tuples(st.just("tree"), st.sampled_from([[], [0], [1, 2, 4], [1, 3]])),
+        st.tuples(st.just("prefill"), st.just([])),
+    ),
+    max_size=6,
+)
+
+
+@given(prompt=st.lists(TOKENS, min_size=2, max_size=20), steps=operations)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_sequence_of_drafts_leaves_the_rows_of_the_text(
+    draft: mtp.MtpDraft, prompt: list[int], steps: list[tuple[str, list[int]]]
+) -> None:
+    session, seen = session_of(draft, prompt), len(prompt) - 1
+    for name, tokens in steps:
+        if name == "extend":
+            session.extend(tokens)
+        elif name == "prefill":
+            draft.forward([(session, session.pending_tokens)], NO_OUTPUTS)
+        else:
+            tree = FOUR if name == "tree" else chain(tokens, "test")
+            rows(draft, session, tree)
+            session.commit(tokens if name == "tree" else range(len(tokens) - 1), 77)
+        text = list(session.tokens)
+        session.observe(seen, states(draft, text)[seen:-1])
+        seen = len(text) - 1
+        assert session.is_ready
+    fresh = rows(draft, session_of(draft, session.tokens), FOUR)
+    assert np.abs(rows(draft, session, FOUR) - fresh).max() < CLOSE
+
+
+def test_a_tree_has_the_rows_of_its_chains(draft: mtp.MtpDraft) -> None:
+    tree = rows(draft, session_of(draft, TEXT), FOUR)
+    one = rows(draft, session_of(draft, TEXT), chain([3, 4, 5], "test"))
+    two = rows(draft, session_of(draft, TEXT), chain([3, 7], "test"))
+    assert np.allclose(tree[[0, 2, 3, 5]], one, atol=CLOSE)
+    assert np.allclose(tree[[0, 2, 4]], two, atol=CLOSE)
+    assert not np.allclose(tree[1], tree[2], atol=CLOSE)
+
+
+def test_sessions_together_have_the_rows_of_each_alone(draft: mtp.MtpDraft) -> None:
+    texts = [TEXT, TEXT[::-1], [7, 7, 9]]
+    alone = [rows(draft, session_of(draft, text), FOUR) for text in texts]
+    sessions = [session_of(draft, text) for text in texts]
+    draft.forward([(sessions[0], 5), (sessions[1], EMPTY)], NO_OUTPUTS)
+    for out, expected in zip(draft.forward([(s, FOUR) for s in sessions], NO_OUTPUTS), alone, strict=True):
+        found = np.array([out.logits(row) for row in range(out._first, 6)])
+        assert np.allclose(found, expected[out._first :], atol=CLOSE)
+
+
+def test_tokens_whose_states_were_not_shown_are_left_out(draft: mtp.MtpDraft) -> None:
+    """As after a rest of the drafter, or if the target had a prefix in its cache."""
+    session = session_of(draft, TEXT[:10])
+    rows(draft, session)
+    session.extend(TEXT[10:])
+    assert not session.is_ready
+    session.observe(20, states(draft, TEXT)[20:-1])
+    assert session.is_ready
+    n = session.cells
+    found = rows(draft, session)
+    assert session.cells == n + len(TEXT) - 1 - 20
+    late = rows(draft, session_of(draft, TEXT, start=20))
+    assert not np.array_equal(found, late)  # the first tokens are in the cache
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_an_interrupt_leaves_the_rows_of_the_text(
+    draft: mtp.MtpDraft, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Between the text and the draft, and within the draft."""
+    session, decode, calls = session_of(draft, TEXT), draft._decode, []
+
+    def interrupted(*args: Any, **more: Any) -> None:
+        decode(*args, **more)
+        calls.append(args)
+        if len(calls) == at + 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(draft, "_decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            draft.forward([(session, FOUR)], NO_OUTPUTS)
+    assert np.allclose(rows(draft, session, FOUR), rows(draft, session_of(draft, TEXT), FOUR), atol=CLOSE)
+    assert len(draft._free_branches) == mtp.MAX_BRANCHES - len(session._branches)
+
+
+def test_closed_sessions_give_way_to_open_ones(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(target.open_mtp()) as draft:
+        monkeypatch.setattr(draft, "_cells", 60)
+        closed = session_of(draft, TEXT)
+        rows(draft, closed)
+        closed.close()
+        again = session_of(draft, TEXT)
+        expected = rows(draft, again, FOUR)
+        assert closed.cells == len(TEXT) - 1
+        other = session_of(draft, TEXT[::-1])
+        rows(draft, other)
+        assert closed.cells == 0
+        again.discard_tree()
+        assert np.allclose(rows(draft, again, FOUR), expected, atol=CLOSE)
+        n = len(draft._free)
+        del closed, other
+        assert len(draft._free) == n + 2
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_drafted_text_is_plain_text(file: Path, width: int, temperature: float) -> None:
+    """Hidden states are shown for all rows from the first draft on, which must not change a row."""
+    with closing(LlamaTarget(file, n_ctx=512, sessions=1, mtp=True)) as target:
+        request = {"sampling": Sampling(temperature=temperature), "seed": 5}
+        plain, _ = decoded(target, NoDrafter(), TEXT, 120, **request)
+        drafter = HeadDrafter(target.open_mtp())
+        text, steps = decoded(target, drafter, TEXT, 120, Budget(3, 3 * width, width=width), **request)
+        accepted = sum(len(step.path) for step in steps)
+        drafter.close()
+    assert text == plain
+    assert accepted > 20
+
+
+def test_hundreds_of_rejections_on_a_hybrid_target(loud: Path) -> None:
+    with paceline.load(loud, drafters="none", n_ctx=512) as llm:
+        plain = llm.generate("once", max_tokens=300, ignore_eos=True).tokens
+    with paceline.load(loud, drafters="mtp", policy="fixed", n_draft=3, n_ctx=512) as llm:
+        result = llm.generate("once", max_tokens=300, ignore_eos=True)
+    assert result.tokens == plain
+    assert result.stats.rejected > 0.9 * result.stats.steps
+
+
+def test_auto_finds_the_layers_by_itself_and_others_do_not_load_them(file: Path) -> None:
+    with paceline.load(file, n_ctx=256) as llm:
+        assert "mtp" in llm.drafter.name.split(",")
+        assert llm.target.settings["mtp"]
+    with paceline.load(file, drafters="lookup", n_ctx=256) as llm:
+        assert not llm.target.settings["mtp"]
+
+
+def test_a_model_without_them_is_refused_by_name_only(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "plain.gguf")
+    with pytest.raises(UsageError, match=r"no layers for multi-token prediction .*-MTP-GGUF"):
+        paceline.load(path, drafters="mtp")
+    with paceline.load(path, n_ctx=256) as llm:
+        assert "mtp" not in llm.drafter.name.split(",")
+
+
+def test_without_memory_for_their_cache_auto_does_without(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: LlamaTarget) -> None:
+        raise ModelError(f"{self.path}: no context of 256 tokens can be made")
+
+    monkeypatch.setattr(LlamaTarget, "open_mtp", full)
+    with paceline.load(file, n_ctx=256) as llm:
+        assert "mtp" not in llm.drafter.name.split(",")
+    assert "not used: the layers for multi-token prediction" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="no context of 256"):
+        paceline.load(file, drafters="mtp", n_ctx=256)
+
+
+@pytest.mark.parametrize("drafters", ["mtp", "lookup,mtp"])
+def test_requests_that_share_passes_get_their_plain_texts_whatever_others_do(
+    file: Path, drafters: str
+) -> None:
+    """Four at a time; every third is cancelled in the middle."""
+    if not kernels.load_kernels().path:
+        pytest.skip(kernels.load_kernels().reason)
+    random, prompts = Random(2), [[5, 6, 7, *range(i, i + 5 + i % 7)] for i in range(24)]
+    samplings = [Sampling(temperature=0.7 * (i % 2)) for i in range(len(prompts))]
+    plain = []
+    with paceline.load(file, drafters="none", n_ctx=128, threads=1) as llm:
+        for i, prompt in enumerate(prompts):
+            text, _ = decoded(llm.target, llm.drafter, prompt, 30, seed=i, sampling=samplings[i])
+            plain.append(text)
+    options = {"policy": "fixed", "n_draft": 4, "sessions": 4, "n_ctx": 128, "threads": 1}
+    texts, accepted = dict[Any, list[int]](), Counter[str]()
+    with paceline.load(file, drafters=drafters, **options) as llm:
+        scheduler = Scheduler(llm.target, llm.drafter, llm.policy, chunk=6)
+        for i, prompt in enumerate(prompts):
+            texts[add_to(scheduler, prompt, max_tokens=30, seed=i, sampling=samplings[i])] = []
+        jobs = list(texts)
+        while not scheduler.idle:
+            for job, step in scheduler.step():
+                texts[job] += step.tokens
+                accepted.update(step.accepted)
+            running = [job for job in scheduler.running if jobs.index(job) % 3 == 2 and len(texts[job]) > 5]
+            if running and random.random() < 0.3:
+                scheduler.cancel(running[0])
+    assert {job.state for i, job in enumerate(jobs) if i % 3 < 2} == {"done"}
+    assert "cancelled" in {job.state for job in jobs}
+    for job, text in zip(jobs, plain, strict=True):
+        assert texts[job] == text[: len(texts[job])]
+        assert texts[job] == text or job.state == "cancelled"
+    assert accepted["mtp"] > 50
