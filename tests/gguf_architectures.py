@@ -150,7 +150,7 @@ def write_architecture(
     writer = GGUFWriter(path, arch)
     writer.add_name("random")
     numbers: dict[str, int | list[int]] = {
-        "context_length": 512, "embedding_length": WIDTH, "block_count": len(layers),
+        "context_length": 4096, "embedding_length": WIDTH, "block_count": len(layers),
         "feed_forward_length": FEED, "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS,
         "attention.key_length": HEAD, "attention.value_length": HEAD, "rope.dimension_count": HEAD,
         **keys,

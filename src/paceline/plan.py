@@ -89,7 +89,7 @@ def model_files(
 ) -> tuple[Path, Path | None]:
     """Return the files of target and draft, by default the embedded ones. Raises UsageError."""
     found = None if draft is None else file_of(draft)
-    if found is None and AUTO not in drafters and users(drafters, MTP):
+    if found is None and users({*drafters} - {AUTO}, MTP):
         found = Path(MTP_VIEW)
     if target is not None:
         return file_of(target), found

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.doctor.diagnosis import HIGH, MEDIUM, Evidence, diagnose
+from paceline.fits import ABSENT, STRIPPED
 
 # A pair that gains: 8 rows cost little more than one, and 0.8 of what is drafted is kept.
 WELL = Evidence(
@@ -73,6 +74,18 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         MEDIUM,
         "kept 1.0 of 4 processors busy, next to 4 threads",
     ),
+    "a file without its head": (
+        {"mtp": STRIPPED},
+        "MTP layers left out",
+        MEDIUM,
+        "layers that its file lacks",
+    ),
+    "a cache of 8 bits": (
+        {"cache_type": "q8_0", "accepted": 5, "rejected": 95, "curve": {1: 0.1, 8: 0.1}},
+        "quantised cache",
+        HIGH,
+        "0.05 of drafted tokens were accepted, and keys and values have 8 bits",
+    ),
 }
 
 BESIDE: dict[str, dict[str, Any]] = {
@@ -86,6 +99,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "a quota that suffices": {"quota": 4.0},
     "one thread on half a processor": {"quota": 0.5, "threads": 1},
     "others on cores we leave": {"others": 4.0},
+    "a model of a kind without a head": {"mtp": ABSENT},
+    "a cache of 8 bits that does no harm": {"cache_type": "q8_0"},
 }
 
 

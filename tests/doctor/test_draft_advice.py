@@ -15,7 +15,9 @@ from paceline.doctor.draft_advice import (
     MeasuredFacts,
     advise,
     memory_needed,
+    own_drafts,
 )
+from paceline.fits import USABLE
 from paceline.models.compatibility.known_pairs import KnownPair
 
 TARGET, SMALL = facts(), facts("draft", billions=0.8)
@@ -103,3 +105,19 @@ def test_a_size_that_is_not_known_makes_a_lower_bound_but_nothing_is_a_size() ->
     assert memory_needed((facts(size=1, kv_bytes=64), facts(size=1, kv_bytes=0)), 10) == (642, False)
     stateful = facts(size=1, kv_bytes=0, memory="recurrent")
     assert memory_needed((facts(size=1, kv_bytes=64), stateful), 10) == (642, True)
+
+
+def test_layers_of_its_own_come_first_by_what_is_expected_of_them() -> None:
+    target = facts(mtp=USABLE, mtp_cost=0.05, n_layers=10)
+    (own,) = own_drafts(target)
+    assert (own.reference, own.facts.kv_bytes) == ("view:mtp", 100)
+    how = known(0.05, past={None: gained(1.1)})
+    advice = advise(target, [*fitting("kin"), own], AdviceRequest(), how)
+    assert names(advice) == ["view:mtp", "suffix, lookup", "kin"]
+    low, high = row(advice, "view:mtp")["expected"]
+    assert 1.3 < low < high < 3.0
+    assert row(advice, "view:mtp")["memory"] == target.size + 1100 * 4096
+    unmeasured = advise(target, [own], AdviceRequest(), known(None))
+    assert row(unmeasured, "view:mtp")["expected"] is None
+    assert row(unmeasured, "view:mtp")["draft_cost"] == 0.05
+    assert own_drafts(facts()) == []

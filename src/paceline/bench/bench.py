@@ -108,7 +108,7 @@ class Bench:
         self._methods = parse_all(plan.methods, plan.drafting)
         self._peers = systems.parse(plan.peers)
         Corpora.find(plan.models.corpora)  # raises for a name that is none
-        used = ["model" if any(method.uses_draft for method in self._methods) else "lookup"]
+        used = [name for method in self._methods for name in method.drafting.drafters]
         self._target, self._draft = model_files(plan.models.target, plan.models.draft, used)
         check_draft(self._methods, self._draft is not None)
         # Real requests for a model with a chat template, otherwise texts to complete.
@@ -151,7 +151,10 @@ class Bench:
             target = models.plain.target
             actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
             given = asdict(engine)
-            systems.join(turns.entries, self._peers, self._methods, self._target, self._draft, given | actual)
+            systems.join(
+                turns.entries, self._peers, self._methods, self._target, self._draft, given | actual,
+                samples=not plan.sampling.greedy,
+            )  # fmt: skip
             self._begin(turns, given)
             start, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:

@@ -37,8 +37,8 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
     def __init__(self, given: LoadOptions, draft: Path | None = None, *, keep_prompts: bool = False) -> None:
         self._draft_path, self._confidence = open_confidence(draft)
         self.keep_prompts = keep_prompts
-        plan = resolve(replace(given, draft=self._draft_path))
-        self._plan = plan
+        self._plan = plan = resolve(replace(given, draft=self._draft_path))
+        self._draft_path = plan.draft
         if not plan.selects_prompt_tokens:  # else it does so for all methods
             plan = replace(plan, draft=None, kind="")
         drafting = Drafting(drafters=("none",), n_draft=given.drafting.n_draft)

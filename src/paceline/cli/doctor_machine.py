@@ -80,6 +80,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     settings, run = llm.target.settings, None
     costs, doubt = DecodingCosts.read(record), next(iter(record["doubts"].values()), "")
     used = {"threads": settings["threads"], "gpu_layers": settings.get("gpu_layers", 0)}
+    used["cache_type"] = settings.get("cache_type", "")
     evidence = gathering.evidence_of_models(hardware, target, draft, costs, doubt, **used)
     if llm.draft is not None:
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)

@@ -113,8 +113,8 @@ def _list(inventory: Inventory, as_json: bool) -> None:
 
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
-    """Return every smaller model, and fewer experts of a mixture, with the compatibility."""
-    from paceline.doctor.draft_advice import DraftCandidate, fewer_experts
+    """Return every smaller model, and what drafts in the target's own file, with the compatibility."""
+    from paceline.doctor.draft_advice import DraftCandidate, own_drafts
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.header import read_model_facts
 
@@ -136,7 +136,7 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
 
     comparisons = list(compare_all(target, with_vocabulary()))
     found = [DraftCandidate(*draft, str(it.verdict)) for draft, it in zip(drafts, comparisons, strict=True)]
-    return [*found, *fewer_experts(target)]
+    return [*found, *own_drafts(target)]
 
 
 def _advise(
@@ -152,7 +152,7 @@ def _advise(
     """Rank the candidates. n_measured: the number of candidates to measure first."""
     from paceline.bench.history import default_path
     from paceline.cli.progress import progress
-    from paceline.doctor.draft_advice import MODEL, advise
+    from paceline.doctor.draft_advice import MODEL, MTP, advise
     from paceline.doctor.draft_facts import known, measure
     from paceline.models.compatibility.known_pairs import known_drafts
 
@@ -165,7 +165,7 @@ def _advise(
     if not n_measured:
         return advice
     by_reference = {candidate.reference: candidate for candidate in candidates}
-    fitting = [row["reference"] for row in advice["drafts"] if row["drafter"] == MODEL and row["fits"]]
+    fitting = [row["reference"] for row in advice["drafts"] if row["drafter"] in (MODEL, MTP) and row["fits"]]
     best = [by_reference[reference] for reference in fitting[:n_measured]]
     engine = replace(engine, n_ctx=min(request.n_ctx, target.n_ctx or request.n_ctx))
     with progress({"measuring": 1 + len(best)}, interrupts) as tick:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from paceline.fits import ABSENT, STRIPPED
 from paceline.hardware.cores import cores_taken
 from paceline.models.headers.facts import HYBRID, RECURRENT
 from paceline.speculative.policy.speedup_formulas import (
@@ -23,6 +24,7 @@ ROWS = 8  # batch tokens of the pass that a mixture of experts is judged by
 MIN_DRAFT_SHARE = 0.25  # of a step's time: a smaller share does not decide
 MIN_REJECTED = 0.5  # of drafts, which are rejected somewhere: fewer do not matter
 MIN_DRAFTED_TOKENS = 20  # for an acceptance rate
+MIN_ACCEPTANCE = 0.1  # of a draft that fits at all
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Evidence:
     threads: for decoding; physical, logical: usable cores; quota: processors' worth of time.
     gpus: GPUs that could gain; offload: the engine can use them; target_layers: layers on a GPU.
     memory: kind of memory (Facts.memory). experts, experts_used: of the target.
+    mtp: of the target's file (fits.py). cache_type: of the KV cache.
     size: bytes of both models; available, usable: bytes of memory, free before loading and total.
     curve: seconds of a target pass by rows. draft_token: seconds of a draft token.
     doubt: why the measured times are not usable.
@@ -47,6 +50,8 @@ class Evidence:
     memory: str = ""
     experts: int = 0
     experts_used: int = 0
+    mtp: str = ABSENT
+    cache_type: str = ""
     size: int = 0
     available: int = 0
     usable: int = 0
@@ -169,6 +174,28 @@ def recomputed_tokens(e: Evidence) -> Iterator[Cause]:
         )
 
 
+def missing_layers(e: Evidence) -> Iterator[Cause]:
+    if e.mtp == STRIPPED:
+        yield Cause(
+            "MTP layers left out",
+            MEDIUM,
+            "models like the target predict their own next tokens, with layers that its file lacks",
+            "use a file that has them: repositories whose name ends in -MTP-GGUF (paceline pull)",
+        )
+
+
+def quantised_cache(e: Evidence) -> Iterator[Cause]:
+    a = e.acceptance
+    if a is not None and a < MIN_ACCEPTANCE and e.cache_type == "q8_0":
+        yield Cause(
+            "quantised cache",
+            HIGH,
+            f"{a:.2f} of drafted tokens were accepted, and keys and values have 8 bits, with which drafts "
+            "of some models collapse (Gemma 4)",
+            "the usual cache (--cache-type f16)",
+        )
+
+
 def unused_gpu(e: Evidence) -> Iterator[Cause]:
     if e.gpus == 0 or e.offload is None or e.target_layers > 0:
         return
@@ -238,4 +265,6 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     draft_too_expensive,
     growing_experts,
     recomputed_tokens,
+    quantised_cache,
+    missing_layers,
 )

@@ -7,16 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.fits import USABLE
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.family import family_of
-from paceline.models.names import VIEW_PREFIX, is_view
+from paceline.models.names import MTP_VIEW, VIEW_PREFIX, is_view
 from paceline.speculative.policy.costs import DecodingCosts
-from paceline.speculative.policy.speedup_formulas import break_even
+from paceline.speculative.policy.speedup_formulas import break_even, expected_gains
 from paceline.speculative.validation import unknown
 
-MODEL, NO_MODEL, DOWNLOAD = "model", "suffix", "download"  # kinds of drafters
+MODEL, MTP, NO_MODEL, DOWNLOAD = "model", "mtp", "suffix", "download"  # kinds of drafters
 COMPARED_CONTEXT = 1024  # tokens of context that costs are compared after, or half of a shorter context
 ANY_TASK = "any"
 # The suite that drafts for a task are measured on.
@@ -84,19 +85,24 @@ class Measured:
 class MeasuredFacts:
     """The measurements of this machine. available: bytes of memory.
     costs: of the target and a draft model; None if one was never measured.
-    measured: of a draft model; of drafters that copy for None."""
+    measured: of a draft model, or the target's own layers; of drafters that copy for None."""
 
     costs: Callable[[ModelFacts | None], DecodingCosts | None]
     measured: Callable[[ModelFacts | None], Measured | None]
     available: int
 
 
-def fewer_experts(target: ModelFacts) -> list[DraftCandidate]:
-    """Return a mixture with a quarter of its active experts as its own draft; nothing for other models."""
-    if target.experts_used < 2:
-        return []
-    reference = f"{VIEW_PREFIX}experts={max(1, target.experts_used // 4)}"
-    return [DraftCandidate(replace(target, files=(Path(reference),)), reference, SAME)]
+def own_drafts(target: ModelFacts) -> list[DraftCandidate]:
+    """Return the drafts that are in the target's file: its layers for multi-token prediction, and a mixture
+    with a quarter of its active experts."""
+    drafts = {}
+    if target.mtp == USABLE:
+        layers = max(1, target.n_layers)
+        drafts[MTP_VIEW] = replace(target, files=(Path(MTP_VIEW),), kv_bytes=-(-target.kv_bytes // layers))
+    if target.experts_used >= 2:
+        reference = f"{VIEW_PREFIX}experts={max(1, target.experts_used // 4)}"
+        drafts[reference] = replace(target, files=(Path(reference),))
+    return [DraftCandidate(facts, reference, SAME) for reference, facts in drafts.items()]
 
 
 def advise(
@@ -134,12 +140,13 @@ def advise(
 
 
 def _order(row: Record) -> tuple[Any, ...]:
-    """Sort by measured speed, where an unmeasured draft counts as plain decoding.
+    """Sort by measured speed, where an unmeasured draft counts as plain decoding, or by what is expected.
     Among equals come drafts of the target's family, then the lowest break-even, then the smallest."""
     return (
         not row["fits"],
         row["verdict"] == MAPPABLE,
-        -(1.0 if row["measured"] is None else row["measured"]["speedup"]),
+        -(row["expected"] or [1.0])[0] if row["measured"] is None else -row["measured"]["speedup"],
+        row["drafter"] != MTP,
         not row["kin"],
         1.0 if row["break_even"] is None else row["break_even"],
         row["size"],
@@ -152,6 +159,8 @@ def _row(
 ) -> Record:
     """Return the record of a draft model, or of the drafters that copy for None.
     kin: of the target's family. draft_cost: of a token, relative to a pass of the target, or None.
+    expected: speedups by layers of the target's own that were not measured, by their size, the costs of its
+    passes and the acceptance of other models' layers; or None.
     break_even: the lowest acceptance rate that gains, or None; NEVER_PAYS if none does. memory: bytes of both
     models; memory_known: False for a lower bound."""
     draft = None if candidate is None else candidate.facts
@@ -165,8 +174,13 @@ def _row(
     token = None
     if costs is not None and costs.draft is not None:
         token = costs.draft.seconds(1, request.depth) / costs.target.seconds(1, request.depth)
+    drafter = NO_MODEL if candidate is None else MODEL if here else DOWNLOAD
+    expected = None
+    if candidate is not None and candidate.reference == MTP_VIEW:
+        drafter, token = MTP, target.mtp_cost if token is None else token
+        expected = expected_speedups(known.costs(None), token, request.depth)
     return {
-        "drafter": NO_MODEL if candidate is None else MODEL if here else DOWNLOAD,
+        "drafter": drafter,
         "reference": "suffix, lookup" if candidate is None else candidate.reference,
         "verdict": "no model" if candidate is None else candidate.verdict,
         "size": 0 if draft is None else draft.size,
@@ -175,11 +189,20 @@ def _row(
         "kin": draft is not None and bool(draft.family) and draft.family == target.family,
         "draft_cost": token,
         "break_even": None if costs is None else break_even_acceptance(costs, request.depth),
+        "expected": expected,
         "measured": None if measured is None else asdict(measured),
         "memory": memory,
         "memory_known": memory_known,
         "fits": memory <= known.available,
     }
+
+
+def expected_speedups(costs: DecodingCosts | None, token: float, depth: int) -> list[float] | None:
+    """Return the least and the most that MTP layers may gain. costs: of the target. token: see `_row`."""
+    if costs is None:
+        return None
+    passes = costs.target.curve(MAX_DRAFT_TOKENS + 1, depth)
+    return list(expected_gains(token, lambda rows: float(passes[rows] / passes[1]), MAX_DRAFT_TOKENS))
 
 
 def break_even_acceptance(costs: DecodingCosts, depth: int) -> float:

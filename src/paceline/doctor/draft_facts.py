@@ -19,7 +19,7 @@ from paceline.doctor.draft_advice import (
 from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
-from paceline.models.names import is_view
+from paceline.models.names import MTP_VIEW, is_view
 from paceline.profiling.pass_costs import known_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import HistoryError, PacelineError, UsageError
@@ -64,8 +64,10 @@ def known(
             return now[path]
         if not runs or not target.path.is_file():
             return None
-        # With a draft model, auto is what `paceline run` does.
-        systems = [("suffix",), ("lookup",)] if draft is None else [("model", "auto")]
+        # With a draft, auto is what `paceline run` does.
+        own = str(path) == MTP_VIEW
+        systems = [("suffix",), ("lookup",)] if draft is None else [("mtp" if own else "model", "auto")]
+        path = target.path if own else path  # its weights are the target's
         fingerprint = None if path is None else str(path) if is_view(path) else file_fingerprint(path)
         found = (
             newest_result(runs, file_fingerprint(target.path), fingerprint, names, request.task, machine)

@@ -13,6 +13,7 @@ from paceline.api import LLM
 from paceline.bench.provenance import provenance
 from paceline.bench.text_comparison import judge, warm_up
 from paceline.doctor.diagnosis import Evidence
+from paceline.fits import ABSENT
 from paceline.hardware.cores import OtherLoad
 from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
@@ -93,8 +94,10 @@ def evidence_of_models(
     *,
     threads: int,
     gpu_layers: int = 0,
+    cache_type: str = "",
 ) -> Evidence:
-    """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
+    """Collect evidence without running a model. threads, gpu_layers, cache_type: of the target.
+    doubt: see Evidence."""
     curve, draft_token = None, None
     if costs is not None and not doubt:
         depth = costs.target.depths[0]
@@ -113,6 +116,8 @@ def evidence_of_models(
         memory=target.memory if target else "",
         experts=target.experts if target else 0,
         experts_used=target.experts_used if target else 0,
+        mtp=target.mtp if target else ABSENT,
+        cache_type=cache_type,
         size=sum(facts.size for facts in (target, draft) if facts is not None),
         available=hardware.memory.available,
         usable=hardware.memory.usable,

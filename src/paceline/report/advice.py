@@ -70,6 +70,8 @@ def advice(record: Record) -> str:
         return (
             f"don't speculate here: it was measured, and gained nothing ({speed(best['measured'])} at best)"
         )
+    if fitting[0]["drafter"] == "mtp":
+        return f"it has a head that drafts its own next tokens: paceline run -m {target} (not measured yet)"
     if record["downloads"]:
         draft = shell_quoted(record["downloads"][0]["reference"])
         return f"paceline pull {draft}, or copy: paceline run -m {target}"
@@ -84,6 +86,8 @@ def notes(record: Record) -> list[str]:
         out.append(
             "draft cost: of a token, in passes of the target; break-even: the lowest acceptance that gains"
         )
+    if any(row["expected"] is not None for row in rows):
+        out.append("?: not measured; by the acceptance of other models' layers, and what these passes cost")
     if any(not row["memory_known"] for row in rows):
         out.append("+: and the KV cache, whose size is not in the header")
     if short := [printable(abbreviate_home(row["reference"])) for row in record["drafts"] if not row["fits"]]:
@@ -110,6 +114,10 @@ def speed(measured: Record) -> str:
     return value if measured["low"] is None else f"{value} [{measured['low']:.2f}, {measured['high']:.2f}]"
 
 
+def expected(row: Record) -> str:
+    return NOT_MEASURED if row["expected"] is None else "{:.1f} to {:.1f}x?".format(*row["expected"])
+
+
 def _cells(row: Record) -> tuple[str, ...]:
     measured, needed = row["measured"], row["break_even"]
     acceptance = None if measured is None else measured["acceptance"]
@@ -121,7 +129,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         number(row["draft_cost"], ".3f"),
         NOT_MEASURED if needed is None else "never" if needed > 1.0 else f"{needed:.2f}",
         number(acceptance, ".2f"),
-        NOT_MEASURED if measured is None else speed(measured),
+        expected(row) if measured is None else speed(measured),
         NOT_MEASURED if measured is None else measured["source"],
         size(row["memory"]) + ("" if row["memory_known"] else "+") + ("" if row["fits"] else " !"),
     )

@@ -37,6 +37,10 @@ def test_without_a_draft_model_its_own_ngrams_draft() -> None:
     assert made(drafters=("none",)) == ""
 
 
+def test_layers_of_the_model_itself_draft() -> None:
+    assert made(drafters=("mtp",), n_draft=2) == f"--speculative-algorithm NEXTN {chain(2)}"
+
+
 def test_steps_branches_and_tokens_are_set_together() -> None:
     draft = f"--speculative-draft-model-path {DRAFT}"
     assert made(draft=DRAFT) == f"--speculative-algorithm STANDALONE {draft}"

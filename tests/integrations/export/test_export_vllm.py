@@ -52,6 +52,7 @@ def test_the_portfolio_understands_the_section_that_is_made_for_it() -> None:
 
 def test_a_draft_model_is_of_its_own_kind(tmp_path: Path) -> None:
     assert made(draft=DRAFT)[0] == {"method": "draft_model", "model": DRAFT, N: 4}
+    assert made(drafters=("mtp",))[0] == {"method": "mtp", N: 2}
     assert made(draft=f"hf:{DRAFT}", drafters=("model",))[0]["model"] == DRAFT
     assert made(draft="some/Qwen3-8B_eagle3", n_draft=5)[0]["method"] == "eagle3"
     for config, kind in (

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gguf_architectures import write_architecture
 from gguf_files import write_llama, write_parts
+from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
 from paceline.models import zoo
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
 from paceline.models.headers.gguf_header import GGUFHeader
-from paceline.models.headers.header import kv_bytes_per_token, read_gguf, read_model_facts
+from paceline.models.headers.header import kv_bytes_per_token, read_gguf, read_model_facts, read_parts
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
 from raw_gguf import gguf as raw
@@ -211,3 +213,24 @@ def test_bytes_of_a_token_in_the_kv_cache(arch: str, dimensions: tuple[Any, ...]
     )
     values = {f"{arch}.{name}": np.array(v, int) if isinstance(v, list) else v for name, v in known.items()}
     assert kv_bytes_per_token(GGUFHeader(Path("m.gguf"), values, {}, (), 0, 0), arch) == expected
+
+
+@pytest.mark.parametrize(("heads", "state"), [(1, USABLE), (0, STRIPPED)])
+def test_layers_for_multi_token_prediction_and_what_a_step_of_them_reads(
+    tmp_path: Path, heads: int, state: str
+) -> None:
+    path = write_architecture(tmp_path / "m.gguf", "qwen35", next_token_heads=heads)
+    facts = read_model_facts(path)
+    assert (facts.mtp, facts.traits.mtp) == (state, state)
+    sizes = {tensor.name: tensor.length for tensor in read_parts(path, tokens=False)[0].tensors}
+    own = sum(n for name, n in sizes.items() if name.startswith("blk.2."))
+    output = sizes["output.weight"]
+    trunk = sum(sizes.values()) - own - sizes["token_embd.weight"]
+    assert facts.mtp_cost == (pytest.approx((own + output) / trunk) if heads else 0.0)
+
+
+def test_what_a_header_says_of_layers_that_no_graph_computes(tmp_path: Path) -> None:
+    plain = write_llama(tmp_path / "plain.gguf")
+    assert read_model_facts(plain).mtp == ABSENT
+    keys = {"llama.nextn_predict_layers": 1}
+    assert read_model_facts(write_llama(tmp_path / "nextn.gguf", metadata=keys)).mtp == NO_GRAPH

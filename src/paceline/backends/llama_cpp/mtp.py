@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 512  # of a pass
 MAX_BRANCHES = 64
+NO_SEQUENCE = -1
 # Architectures whose graph gives the layers' outputs for rows with logits only.
 NARROW_OUTPUTS = ("deepseek4", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
 
@@ -179,9 +180,12 @@ class MtpDraft(DraftBase):
                 binding.llama_cpp().llama_free(context)
 
     def take_sequence(self) -> int:
-        """Return a free sequence. Raises BusyError if there is none."""
+        """Return a free sequence, or that of a closed session. Raises BusyError if there is none."""
         if not self._free:
-            raise BusyError(f"{self.path}: all sessions of its MTP layers are in use")
+            closed = next((session for session in self._sessions if not session.tokens), None)
+            if closed is None:
+                raise BusyError(f"{self.path}: all sessions of its MTP layers are in use")
+            closed.drop()
         return self._free.pop()
 
     def release(self, sequence: int, branches: list[int]) -> None:
@@ -203,7 +207,7 @@ class MtpDraft(DraftBase):
         branches.clear()
 
     def truncate(self, sequence: int, end: int) -> None:
-        if self.memory is not None:
+        if self.memory is not None and sequence != NO_SEQUENCE:
             binding.llama_cpp().llama_memory_seq_rm(self.memory, sequence, end, -1)
 
     def _forward(self, batch: Sequence[tuple[MtpSession, DraftTree | int]]) -> list[DraftForward]:
@@ -272,7 +276,7 @@ class MtpDraft(DraftBase):
         for session in list(self._sessions):
             if used + n > self._cells and not session.tokens:
                 used -= session.cells
-                session.rewind(0)
+                session.drop()
 
 
 def _as_mtp(params: Any) -> None:
@@ -286,9 +290,8 @@ class MtpSession(HeadSession):
 
     def __init__(self, draft: MtpDraft, n_ctx: int) -> None:
         super().__init__(draft, np.zeros(0, np.float32), n_ctx)
-        self.sequence = draft.take_sequence()
+        self.sequence = NO_SEQUENCE
         self._branches, self._sequences = list[int](), list[int]()  # in use, and those of the nodes
-        weakref.finalize(self, draft.release, self.sequence, self._branches)
         self._goal: DraftTree | None = None
         self._left = self.computed = 0  # rows of the text to compute, and rows computed in this pass
         self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
@@ -298,8 +301,18 @@ class MtpSession(HeadSession):
         """Cells in use."""
         return self._next - self._first + len(self._rows)
 
+    def drop(self) -> None:
+        """Let go of all rows, and of the sequence."""
+        self.rewind(0)
+        if self.sequence != NO_SEQUENCE:
+            self._release()
+            self.sequence = NO_SEQUENCE
+
     def begin_pass(self, tree: DraftTree | int) -> int:
         """Note what to compute; return the first new row."""
+        if self.sequence == NO_SEQUENCE:
+            self.sequence = self._head.take_sequence()
+            self._release = weakref.finalize(self, self._head.release, self.sequence, self._branches)
         self.computed = first = 0
         if isinstance(tree, int):
             self.require_pending(tree)

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from paceline.integrations.export import sglang, vllm
+from paceline.integrations.export import llama_server, sglang, vllm
 from paceline.integrations.export.engine_request import EngineRequest as EngineRequest
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.speculative.validation import unknown
 
-ENGINES = {"vllm": vllm.arguments, "sglang": sglang.arguments}
-INSTALL = {"vllm": "pip install vllm==0.33.0", "sglang": "pip install sglang==0.5.23"}
+ENGINES = {"vllm": vllm.arguments, "sglang": sglang.arguments, "llama-server": llama_server.arguments}
+INSTALL = {
+    "vllm": "pip install vllm==0.33.0",
+    "sglang": "pip install sglang==0.5.23",
+    "llama-server": "build llama.cpp (python benchmarks/native_llama.py)",
+}
 
 
 def command(engine: str, request: EngineRequest) -> list[str]:

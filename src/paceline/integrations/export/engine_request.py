@@ -15,7 +15,7 @@ from paceline.speculative.errors import UsageError
 from paceline.system.strict_json import parse_json
 
 COPIES = "copies"  # any drafter that copies from texts
-DRAFT_MODEL = "draft_model"
+DRAFT_MODEL, MTP = "draft_model", "mtp"
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?")
 # vLLM takes the kind of a draft from its name, in this order (config/speculative.py).
 NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
@@ -68,17 +68,19 @@ class EngineRequest:
             if name not in translated and value not in ENGINE_DEFAULTS.get(name, ()):
                 raise UsageError(f"{engine} has no counterpart of {name} {value}: leave it out")
 
-    def server_args(self, context: str, taken: Collection[str]) -> list[str]:
+    def server_args(
+        self, context: str, taken: Collection[str], name: str = "--served-model-name"
+    ) -> list[str]:
         """Return the arguments that engines have in common, and the extra arguments.
-        context: the engine's flag for the context length. taken: prefixes of further flags that Paceline
-        sets. Raises UsageError for an extra argument that Paceline sets."""
+        context, name: the engine's flags for the context length and the model's name. taken: prefixes of
+        further flags that Paceline sets. Raises UsageError for an extra argument that Paceline sets."""
         flags = {
             "--model": "",  # set elsewhere in the command
             "--model-path": "",
             context: self.n_ctx,
             "--host": self.host,
             "--port": self.port,
-            "--served-model-name": self.name,
+            name: self.name,
             "--api-key": self.api_key,
         }
         for argument in self.extra_args:
@@ -102,6 +104,8 @@ def method_for(engine: str, request: EngineRequest) -> str:
             f"{engine} shows a drafter no rows of the target, which {names} needs: use --draft auto"
         )
     if not request.draft:
+        if names == MTP:
+            return MTP
         if names != "auto" and any(DRAFT in row.uses for row in request.drafting.rows):
             raise UsageError(f"--draft {names} needs a draft model: give one (-md)")
         return COPIES

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from paceline.integrations.export import engine_request as export
-from paceline.integrations.export.engine_request import COPIES, DRAFT_MODEL, EngineRequest
+from paceline.integrations.export.engine_request import COPIES, DRAFT_MODEL, MTP, EngineRequest
 from paceline.speculative.errors import UsageError
 
 EAGLES = ("eagle", "eagle3")
-AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone")
+AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone", "nextn")
 BLOCK_VERIFICATION_METHODS = (*EAGLES, "dflash", "dspark")
 RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
 
@@ -34,7 +34,7 @@ def method_of(request: EngineRequest) -> str:
             f"SGLang takes no drafters from outside, and {','.join(request.drafters)} would be: it has "
             "n-grams of its own (--draft lookup); Paceline's drafters run in vLLM (--engine vllm)"
         )
-    return {COPIES: "ngram", DRAFT_MODEL: "standalone"}.get(method, method)
+    return {COPIES: "ngram", DRAFT_MODEL: "standalone", MTP: "nextn"}.get(method, method)
 
 
 def flags(request: EngineRequest, method: str) -> list[str]:

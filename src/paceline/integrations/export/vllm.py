@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from paceline.integrations.export import engine_request as export
-from paceline.integrations.export.engine_request import COPIES, DRAFT_MODEL, EngineRequest
+from paceline.integrations.export.engine_request import COPIES, DRAFT_MODEL, MTP, EngineRequest
 from paceline.speculative.errors import UsageError
 
 PORTFOLIO = {"method": "custom_class", "model": "paceline.integrations.vllm.Portfolio"}
 PORTFOLIO_SETTINGS = ("p_min", "ngram_min", "ngram_max")
 # Default lengths: copies are cheap, and every token of a draft model costs a pass.
-N_DRAFT = {COPIES: 8, DRAFT_MODEL: 4, "eagle": 3, "eagle3": 3}
+N_DRAFT = {COPIES: 8, DRAFT_MODEL: 4, MTP: 2, "eagle": 3, "eagle3": 3}
 RESERVED_FLAGS = ("--spec", "-sc", "--additional-config")
 
 
@@ -37,7 +37,8 @@ def arguments(request: EngineRequest) -> list[str]:
 def configuration(request: EngineRequest, method: str, draft: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the speculative configuration and the portfolio's settings. Raises UsageError."""
     given, copies = request.drafting_settings, method == COPIES
-    out: dict[str, Any] = dict(PORTFOLIO) if copies else {"method": method, "model": draft}
+    out: dict[str, Any] = dict(PORTFOLIO) if copies else {"method": method}
+    out |= {"model": draft} if draft else {}
     if n_draft := request.n_draft or N_DRAFT.get(method, 0):
         out["num_speculative_tokens"] = n_draft
     elif method == "dflash":

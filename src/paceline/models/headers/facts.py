@@ -34,6 +34,7 @@ MTP_ARCHS = frozenset(
         *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35"),
     }
 )
+SOMETIMES_MTP = frozenset({"cohere2moe", "deepseek2", "nemotron_h_moe"})  # models without are whole, too
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class ModelFacts:
     quantisation: the file type (Q4_K_M, BF16, ...). size: bytes of the files, for hf of the weights.
     n_ctx: trained context. memory: ATTENTION, HYBRID or RECURRENT.
     kv_bytes: KV cache bytes of one token at F16. pooling: not 0 for embedding and non-causal models.
-    mtp: see TargetTraits."""
+    mtp: see TargetTraits. mtp_cost: bytes that a step of these layers reads, relative to a pass, or 0."""
 
     files: tuple[Path, ...]
     format: str
@@ -82,6 +83,7 @@ class ModelFacts:
     kv_bytes: int = 0
     pooling: int = 0
     mtp: str = ABSENT
+    mtp_cost: float = 0.0
     chat_template: str | None = None
     tokenizer: TokenizerFacts | None = None
 

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
-from paceline.models.headers.facts import MTP_ARCHS, RECURRENT, ModelFacts, TokenizerFacts, cache_kind
+from paceline.models.headers.facts import (
+    MTP_ARCHS,
+    RECURRENT,
+    SOMETIMES_MTP,
+    ModelFacts,
+    TokenizerFacts,
+    cache_kind,
+)
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
 from paceline.models.headers.plain_file import exists
@@ -75,6 +82,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(first, arch),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         mtp=mtp_state(parts, arch),
+        mtp_cost=mtp_cost(parts, arch),
         chat_template=first.text("tokenizer.chat_template") or None,
         tokenizer=read_tokenizer(first) if tokens else None,
     )
@@ -141,15 +149,33 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
 
 def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     """Return whether the model's layers for multi-token prediction can draft (TargetTraits.mtp)."""
-    first = parts[0]
-    n = first.number(f"{arch}.nextn_predict_layers")
-    if not n:
-        return ABSENT
+    layers = _mtp_layers(parts[0], arch)
     if arch not in MTP_ARCHS:
-        return NO_GRAPH
-    layer = first.number(f"{arch}.block_count") - n
-    name = f"blk.{layer}.nextn.eh_proj.weight"
+        return NO_GRAPH if layers else ABSENT
+    if not layers:
+        return ABSENT if arch in SOMETIMES_MTP else STRIPPED
+    name = f"blk.{layers[0]}.nextn.eh_proj.weight"
     return USABLE if any(tensor.name == name for part in parts for tensor in part.tensors) else STRIPPED
+
+
+def _mtp_layers(first: GGUFHeader, arch: str) -> range:
+    end = first.number(f"{arch}.block_count")
+    return range(max(0, end - first.number(f"{arch}.nextn_predict_layers")), end)
+
+
+def mtp_cost(parts: Sequence[GGUFHeader], arch: str) -> float:
+    """See ModelFacts. A step reads its layer and the output matrix; of experts those that a token uses."""
+    used, experts = (parts[0].number(f"{arch}.expert_{what}count") for what in ("used_", ""))
+    read = {
+        tensor.name: tensor.length * (used / experts if experts and "_exps" in tensor.name else 1.0)
+        for part in parts
+        for tensor in part.tensors
+    }
+    output = read.get("output.weight", read.get("token_embd.weight", 0.0))
+    layers = tuple(f"blk.{layer}." for layer in _mtp_layers(parts[0], arch))
+    own = sum(n for name, n in read.items() if name.startswith(layers)) if layers else 0.0
+    total = sum(read.values()) - own - read.get("token_embd.weight", 0.0) * ("output.weight" in read)
+    return (own / len(layers) + output) / total if own and total > 0 else 0.0
 
 
 def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
