@@ -188,8 +188,9 @@ def test_closed_sessions_give_way_to_open_ones(target: LlamaTarget, monkeypatch:
         again.discard_tree()
         assert np.allclose(rows(draft, again, FOUR), expected, atol=CLOSE)
         n = len(draft._free)
-        del closed, other
-        assert len(draft._free) == n + 2
+        assert closed.sequence == mtp.NO_SEQUENCE
+        del other
+        assert len(draft._free) == n + 1
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -219,9 +220,9 @@ def test_hundreds_of_rejections_on_a_hybrid_target(loud: Path) -> None:
 def test_auto_finds_the_layers_by_itself_and_others_do_not_load_them(file: Path) -> None:
     with paceline.load(file, n_ctx=256) as llm:
         assert "mtp" in llm.drafter.name.split(",")
-        assert llm.target.settings["mtp"]
+        assert mtp.MtpStates in map(type, llm.target.extras)
     with paceline.load(file, drafters="lookup", n_ctx=256) as llm:
-        assert not llm.target.settings["mtp"]
+        assert mtp.MtpStates not in map(type, llm.target.extras)
 
 
 def test_a_model_without_them_is_refused_by_name_only(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"mtp": STRIPPED},
         "MTP layers left out",
         MEDIUM,
-        "layers that its file lacks",
+        "that its file lacks",
     ),
     "a cache of 8 bits": (
         {"cache_type": "q8_0", "accepted": 5, "rejected": 95, "curve": {1: 0.1, 8: 0.1}},

@@ -104,6 +104,7 @@ def replay(
             "draft_model": None if model_draft is None else Path(model_draft).name,
             "n_vocab": vocab.size,
             "limit": limit,
+            "expected_of_mtp": None if tokenizer is None else expected_of_mtp(tokenizer, costs),
             **replaying.as_dict(),
         }
     print_record(record, as_json, tables.write)
@@ -134,6 +135,17 @@ def costs_of(
     stored = {role: known_costs(BackendSpec(path, settings), role) for role, path in paths.items()}
     known = {role: costs for role, costs in stored.items() if costs is not None}
     return as_costs(known) if len(known) == len(paths) else None
+
+
+def expected_of_mtp(model: Path, costs: DecodingCosts | None) -> list[float] | None:
+    """Return the least and the most that the model's own layers for multi-token prediction may gain."""
+    from paceline.doctor.draft_advice import COMPARED_CONTEXT, expected_speedups
+    from paceline.fits import USABLE
+    from paceline.models.headers.header import read_model_facts
+    from paceline.models.names import model_path
+
+    facts = read_model_facts(model_path(model), tokens=False)
+    return expected_speedups(costs, facts.mtp_cost, COMPARED_CONTEXT) if facts.mtp == USABLE else None
 
 
 def read_traces(

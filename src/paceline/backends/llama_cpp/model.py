@@ -100,7 +100,7 @@ class LlamaSettings:
 
 
 PASS_SETTINGS = {field.name: field.default for field in fields(LlamaSettings)}
-del PASS_SETTINGS["n_ctx"], PASS_SETTINGS["sessions"]
+del PASS_SETTINGS["n_ctx"], PASS_SETTINGS["sessions"], PASS_SETTINGS["mtp"]
 # In the keys of stored costs always; others only if they are set, so that a new field keeps old keys.
 KEYED = ("threads", "gpu_layers", "flash_attention", "cache_type", "exact_rows", "kernels")
 

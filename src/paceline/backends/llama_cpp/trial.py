@@ -30,10 +30,10 @@ def main(path: str, way: dict[str, Any]) -> None:
             model = binding.load_model(Path(path), vocab_only=True, **way)
             _use_tokenizer(LlamaText(model), read_vocab(model).size)
         else:
-            _run(LlamaTarget(Path(path), n_ctx=N_CTX, kernels=False, **way))
+            _run(LlamaTarget(Path(path), n_ctx=N_CTX, kernels=False, **way), mtp=way.get("mtp", False))
 
 
-def _run(target: LlamaTarget) -> None:
+def _run(target: LlamaTarget, *, mtp: bool) -> None:
     prompt = (_use_tokenizer(target.text, target.vocab.size) or [0])[: N_CTX // 4]
     parents = PARENTS if target.caps.max_branches > 1 else CHAIN
     drafted = DraftTree(tuple((prompt * 4)[:4]), parents, SCORES, SOURCES)
@@ -44,7 +44,7 @@ def _run(target: LlamaTarget) -> None:
         if engine.caps.rollback != "none":
             engine.forward([(session, drafted)], RequiredOutputs())
         session.close()
-    if target.settings["mtp"]:
+    if mtp:
         _draft(target, prompt, drafted)
 
 
