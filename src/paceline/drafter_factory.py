@@ -13,8 +13,7 @@ from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, HEADS
 from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
 from paceline.heads.confidence import Confidence
-from paceline.heads.draft_base import DraftBase
-from paceline.heads.target import HeadTarget
+from paceline.heads.draft_base import DraftBase, HeadBase
 from paceline.settings import Drafting
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import Drafter, Target
@@ -80,7 +79,7 @@ def make_drafter(
                 "the draft model's state cannot be rolled back, so it cannot draft: give another one (draft, "
                 "-md), or use the drafter lookup (drafters, --draft)"
             )
-        if isinstance(draft, HeadTarget):  # drafts the target's own tokens
+        if isinstance(draft, HeadBase):  # drafts the target's own tokens
             drafting = replace(drafting, cross_vocab="off")
         else:
             drafting, translation = make_cross_vocab(drafting, target, draft)

@@ -21,7 +21,7 @@ import paceline
 from decoding import decoded
 from gguf_architectures import write_architecture
 from gguf_files import write_llama
-from paceline.backends.llama_cpp import LlamaTarget, kernels, mtp
+from paceline.backends.llama_cpp import LlamaTarget, draft_vocab, kernels, mtp
 from paceline.drafters.head import HeadDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.speculative.errors import ModelError, UsageError
@@ -198,7 +198,7 @@ def test_closed_sessions_give_way_to_open_ones(target: LlamaTarget, monkeypatch:
 def test_drafted_text_is_plain_text(file: Path, width: int, temperature: float) -> None:
     """Hidden states are shown for all rows from the first draft on, which must not change a row."""
     with closing(LlamaTarget(file, n_ctx=512, sessions=1, mtp=True)) as target:
-        request = {"sampling": Sampling(temperature=temperature), "seed": 5}
+        request: dict[str, Any] = {"sampling": Sampling(temperature=temperature), "seed": 5}
         plain, _ = decoded(target, NoDrafter(), TEXT, 120, **request)
         drafter = HeadDrafter(target.open_mtp())
         text, steps = decoded(target, drafter, TEXT, 120, Budget(3, 3 * width, width=width), **request)
@@ -217,12 +217,17 @@ def test_hundreds_of_rejections_on_a_hybrid_target(loud: Path) -> None:
     assert result.stats.rejected > 0.9 * result.stats.steps
 
 
+def kinds_of_extras(llm: paceline.LLM) -> list[type]:
+    target: Any = llm.target
+    return [type(extra) for extra in target.extras]
+
+
 def test_auto_finds_the_layers_by_itself_and_others_do_not_load_them(file: Path) -> None:
     with paceline.load(file, n_ctx=256) as llm:
         assert "mtp" in llm.drafter.name.split(",")
-        assert mtp.MtpStates in map(type, llm.target.extras)
+        assert mtp.MtpStates in kinds_of_extras(llm)
     with paceline.load(file, drafters="lookup", n_ctx=256) as llm:
-        assert mtp.MtpStates not in map(type, llm.target.extras)
+        assert mtp.MtpStates not in kinds_of_extras(llm)
 
 
 def test_a_model_without_them_is_refused_by_name_only(tmp_path: Path) -> None:
@@ -261,7 +266,7 @@ def test_requests_that_share_passes_get_their_plain_texts_whatever_others_do(
         for i, prompt in enumerate(prompts):
             text, _ = decoded(llm.target, llm.drafter, prompt, 30, seed=i, sampling=samplings[i])
             plain.append(text)
-    options = {"policy": "fixed", "n_draft": 4, "sessions": 4, "n_ctx": 128, "threads": 1}
+    options: dict[str, Any] = {"policy": "fixed", "n_draft": 4, "sessions": 4, "n_ctx": 128, "threads": 1}
     texts, accepted = dict[Any, list[int]](), Counter[str]()
     with paceline.load(file, drafters=drafters, **options) as llm:
         scheduler = Scheduler(llm.target, llm.drafter, llm.policy, chunk=6)
@@ -281,3 +286,62 @@ def test_requests_that_share_passes_get_their_plain_texts_whatever_others_do(
         assert texts[job] == text[: len(texts[job])]
         assert texts[job] == text or job.state == "cancelled"
     assert accepted["mtp"] > 50
+
+
+@pytest.fixture
+def small_vocabulary(monkeypatch: pytest.MonkeyPatch) -> int:
+    """As for a model of 150,000 tokens: drafts are of some, and of those in the text."""
+    if not kernels.load_kernels().path:
+        pytest.skip(kernels.load_kernels().reason)
+    monkeypatch.setattr(draft_vocab, "SIZE", 40)
+    monkeypatch.setattr(mtp, "MIN_VOCAB", 80)
+    return 40
+
+
+def test_a_reduced_vocabulary_has_the_logits_of_its_tokens(
+    target: LlamaTarget, draft: mtp.MtpDraft, small_vocabulary: int
+) -> None:
+    assert draft.vocabulary is None
+    full = rows(draft, session_of(draft, TEXT), FOUR)
+    with closing(target.open_mtp()) as reduced:
+        assert reduced.vocabulary is not None
+        session = session_of(reduced, [*TEXT[:-2], 200, 201])
+        rows(reduced, session)
+        (out,) = reduced.forward([(session_of(reduced, TEXT), FOUR)], NO_OUTPUTS)
+        ids, logits = out.draft_logits(0)
+        assert ids is not None
+        assert set(ids) == {*range(small_vocabulary), 200, 201}
+        assert np.abs(logits - full[0][ids]).max() < 0.05 * full[0].std()
+        assert np.isneginf(out.logits(0)).sum() == full.shape[1] - len(ids)
+
+
+def test_texts_drafted_from_a_reduced_vocabulary_are_plain_texts(file: Path, small_vocabulary: int) -> None:
+    """Greedy and sampled; tokens that it lacks are generated, too, and let the whole vocabulary come back."""
+    with closing(LlamaTarget(file, n_ctx=512, mtp=True)) as target:
+        for temperature in (0.0, 1.5):
+            request: dict[str, Any] = {"sampling": Sampling(temperature=temperature), "seed": 5}
+            plain, _ = decoded(target, NoDrafter(), TEXT, 150, **request)
+            draft = target.open_mtp()
+            drafter = HeadDrafter(draft)
+            text, steps = decoded(target, drafter, TEXT, 150, Budget(3, 9, width=3), **request)
+            assert text == plain
+            assert sum(len(step.path) for step in steps) > 10
+            vocabulary: Any = draft.vocabulary
+            assert vocabulary.coverage < 1.0
+            assert set(text[:-10]) <= set(vocabulary.ids.tolist())
+            drafter.close()
+
+
+def test_a_text_of_other_tokens_gets_the_whole_vocabulary() -> None:
+    weight = np.eye(100, dtype=np.float32)
+    vocabulary = draft_vocab.DraftVocabulary(100, weight.__getitem__, lambda _rows: None)
+    assert vocabulary.suffices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draft_vocab, "SIZE", 10)
+        small = draft_vocab.DraftVocabulary(100, weight.__getitem__, lambda _rows: None)
+    small.observe(range(50), generated=False)
+    assert small.coverage == 1.0
+    small.observe(range(50, 100), generated=True)
+    assert not small.suffices
+    assert sorted(small.ids) == [*range(100)]
+    assert np.array_equal(small.logits(weight[:3])[:, np.argsort(small.ids)], weight[:3])

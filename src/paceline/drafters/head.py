@@ -9,9 +9,8 @@ from weakref import WeakSet
 from paceline.drafters.compose import Resting
 from paceline.drafters.model import Ids, ModelDrafter, ModelDrafterState
 from paceline.drafters.parts import DrafterInputs
-from paceline.heads.draft_base import DraftForward
+from paceline.heads.draft_base import DraftForward, HeadBase
 from paceline.heads.session import HeadSession
-from paceline.heads.target import HeadTarget
 from paceline.speculative.interfaces import NO_BUDGET, NO_OUTPUTS, Budget, Features, RequiredOutputs, Session
 from paceline.speculative.sampling import Logits
 from paceline.speculative.sessions import ResumableSession, common_prefix
@@ -73,7 +72,7 @@ class HeadState(ModelDrafterState, Resting):
 class HeadDrafter(DraftVocabDrafter):
     """A drafter of one kind of head. Closed sessions are kept, for prompts that begin alike."""
 
-    def __init__(self, head: HeadTarget, **settings: Any) -> None:
+    def __init__(self, head: HeadBase, **settings: Any) -> None:
         super().__init__(head, head.vocab.size, **settings)
         self.head, self.name = head, head.kind
         ids = head.config.layer_ids

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.heads.config import HeadConfig
 from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import RequiredOutputs
+from paceline.speculative.interfaces import RequiredOutputs, Session
 from paceline.speculative.tree import DraftTree
 
 Ids = NDArray[np.int64]
@@ -67,6 +68,24 @@ class DraftBase(DelegatingTarget, ABC):
         out = np.full(self.vocab.size, -np.inf, np.float32)
         out[self._ids] = row
         return out
+
+
+class HeadBase(DraftBase):
+    """A head whose sessions (heads/session.py) are given the hidden states of the target `inner`.
+    max_depth: tokens of a draft."""
+
+    config: HeadConfig
+    max_depth: int
+
+    @abstractmethod
+    def open(self, beside: Session | None = None) -> Any:
+        """See Target."""
+
+    def reopen(self, session: Any, beside: Session | None) -> None:
+        """Prepare a session that was closed and rewound for another text. beside: the target's session."""
+
+    def forget(self) -> None:
+        """Do nothing: closed sessions are the drafter's."""
 
 
 class DraftForward(LogitsOutput):

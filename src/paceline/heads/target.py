@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.heads.arrays import array
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
-from paceline.heads.draft_base import DraftBase, DraftForward
+from paceline.heads.draft_base import DraftForward, HeadBase
 from paceline.heads.files import HeadFiles, prefix_errors, weights_file
 from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
 from paceline.heads.session import NetworkSession, open_session
@@ -37,7 +37,7 @@ SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
 
-class HeadTarget(DraftBase):
+class HeadTarget(HeadBase):
     """A head beside its target. Raises ModelError for another target's head.
     base: a Backend that is a ShowsHiddenStates (backends/interface.py).
     make_linear: makes products that are faster than numpy's. engine: what computes them, "" for numpy.
@@ -118,9 +118,6 @@ class HeadTarget(DraftBase):
     def open(self, beside: Session | None = None) -> Any:
         return open_session(self._head, self.embed, self._like, self.caps.n_ctx)
 
-    def reopen(self, session: Any, beside: Session | None) -> None:
-        """Prepare a session that was closed and rewound for another text. beside: the target's session."""
-
     def _forward(self, batch: Sequence[tuple[NetworkSession, DraftTree | int]]) -> list[DraftForward]:
         outs = list[DraftForward]()
         for session, tree in batch:
@@ -132,8 +129,6 @@ class HeadTarget(DraftBase):
             first, rows = session.compute(tree)
             outs.append(DraftForward(self, rows, first, pending + len(rows) - first))
         return outs
-
-    def forget(self) -> None: ...
 
     def close(self) -> None: ...
 

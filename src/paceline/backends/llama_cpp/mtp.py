@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,14 +24,16 @@ from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp import binding, kernels
 from paceline.backends.llama_cpp.batch import Batch
+from paceline.backends.llama_cpp.draft_vocab import MIN_VOCAB, DraftVocabulary
 from paceline.backends.llama_cpp.extras import Hidden, PassExtra
+from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
-from paceline.heads.draft_base import DraftBase, DraftForward
+from paceline.heads.draft_base import DraftForward, HeadBase
 from paceline.heads.session import HeadSession
 from paceline.speculative.errors import BusyError, ModelError
-from paceline.speculative.interfaces import Session
-from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.interfaces import NO_OUTPUTS, Session
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.model import LlamaSettings
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 512  # of a pass
 MAX_BRANCHES = 64
 NO_SEQUENCE = -1
+SHARED_HEAD = "blk.{}.nextn.shared_head_head.weight"
+MAX_ERROR = 0.05  # of reduced logits, relative to the spread of the full ones: rounding to 8 bits is below it
 # Architectures whose graph gives the layers' outputs for rows with logits only.
 NARROW_OUTPUTS = ("deepseek4", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
 
@@ -100,7 +105,7 @@ class _Row:
     wants_logits: bool
 
 
-class MtpDraft(DraftBase):
+class MtpDraft(HeadBase):
     """The layers as a draft model. `inner` is the target, whose states HeadDrafter hands on.
     Raises ModelError if llama.cpp makes no context for them."""
 
@@ -153,6 +158,26 @@ class MtpDraft(DraftBase):
         )
         self.memory = binding.llama_cpp().llama_get_memory(self._context)
         _show_states(self._context, masked=self._narrow)
+        self.vocabulary = self._reduced_vocabulary(settings)
+
+    def _reduced_vocabulary(self, settings: LlamaSettings) -> DraftVocabulary | None:
+        """Return a reduced draft vocabulary; None if the whole is small, or if the layers' outputs do not
+        give the logits by themselves."""
+        n_vocab, target = self.vocab.size, self.inner
+        if n_vocab < MIN_VOCAB or self._narrow or self.heads > 1 or not self._kernels:
+            return None
+        try:
+            rows = ModelWeights(self.path).output_rows(SHARED_HEAD.format(target.layers))
+        except ModelError:  # a type of weights that is not read here
+            return None
+        reduced = DraftVocabulary(n_vocab, rows.rows, partial(target.make_linear, bias=None))
+        self.vocabulary = None
+        session = self.open()
+        session.extend([0, 1, 2])
+        (out,) = self.forward([(session, EMPTY)], NO_OUTPUTS)
+        full = out.logits(0)[reduced.ids]
+        error = np.abs(reduced.logits(np.stack(session._outputs))[0] - full).max()
+        return reduced if error < MAX_ERROR * max(1e-6, float(np.std(full))) else None
 
     @property
     def description(self) -> str:
@@ -165,12 +190,6 @@ class MtpDraft(DraftBase):
         session = MtpSession(self, self.caps.n_ctx)
         self._sessions.add(session)
         return session
-
-    def reopen(self, session: MtpSession, beside: Session | None) -> None:
-        """See HeadTarget."""
-
-    def forget(self) -> None:
-        """Do nothing: closed sessions are the drafter's."""
 
     def close(self) -> None:
         """Free the context, but not the target."""
@@ -214,6 +233,8 @@ class MtpDraft(DraftBase):
         self.inner.model.process.require()
         try:
             firsts = [session.begin_pass(tree) for session, tree in batch]
+            reduced = self.vocabulary if self.vocabulary is not None and self.vocabulary.suffices else None
+            self._ids = None if reduced is None else reduced.ids
             while self._compute([session for session, _ in batch]):
                 pass
         except BaseException:  # also Ctrl-C: drop what was computed
@@ -239,15 +260,20 @@ class MtpDraft(DraftBase):
         self._make_room(MAX_ROWS - room)
         rows = [row for _, part in parts for row in part]
         has_outputs = any(row.wants_logits for row in rows)
+        reduced = self.vocabulary if self._ids is not None else None
         # The text is computed by every layer, and a drafted token by its own.
         heads = range(self.heads) if depth < 0 else [depth % self.heads]
         for head in heads:
             if head:
                 for session, part in parts:
                     self.truncate(session.sequence, part[0].position)
-            self._decode(rows, head, has_outputs=has_outputs)
+            self._decode(rows, head, has_outputs=has_outputs and reduced is None)
         states = _states(self._context, len(rows), self.width) if has_outputs else None
-        logits, at, output = self._batch.logits(self._context), 0, 0
+        if reduced is not None and states is not None:
+            logits = reduced.logits(states[[row.wants_logits for row in rows]])
+        else:
+            logits = self._batch.logits(self._context)
+        at = output = 0
         for session, part in parts:
             n_outputs = sum(row.wants_logits or (self._narrow and has_outputs) for row in part)
             own = None if states is None else states[at : at + len(part)]
@@ -263,7 +289,7 @@ class MtpDraft(DraftBase):
         self._batch.clear(all_outputs=self._narrow and has_outputs)
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
-            self._batch.add(row.token, row.position, [row.sequence], row.wants_logits)
+            self._batch.add(row.token, row.position, [row.sequence], row.wants_logits and has_outputs)
         kernels.set_enabled(self._kernels)
         code = self._batch.decode(self._context)
         binding.helpers().on_compute()
@@ -294,12 +320,17 @@ class MtpSession(HeadSession):
         self._branches, self._sequences = list[int](), list[int]()  # in use, and those of the nodes
         self._goal: DraftTree | None = None
         self._left = self.computed = 0  # rows of the text to compute, and rows computed in this pass
+        self._noted = 0  # tokens that the draft vocabulary has seen
         self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
 
     @property
     def cells(self) -> int:
         """Cells in use."""
         return self._next - self._first + len(self._rows)
+
+    def rewind(self, n: int) -> None:
+        super().rewind(n)
+        self._noted = 0
 
     def drop(self) -> None:
         """Let go of all rows, and of the sequence."""
@@ -310,6 +341,9 @@ class MtpSession(HeadSession):
 
     def begin_pass(self, tree: DraftTree | int) -> int:
         """Note what to compute; return the first new row."""
+        if self._head.vocabulary is not None:
+            self._head.vocabulary.observe(self.tokens[self._noted :], generated=self._noted > 0)
+            self._noted = len(self.tokens)
         if self.sequence == NO_SEQUENCE:
             self.sequence = self._head.take_sequence()
             self._release = weakref.finalize(self, self._head.release, self.sequence, self._branches)

@@ -33,14 +33,18 @@ class ModelWeights:
         """Return the rows of these tokens [n, hidden_size]."""
         return self._embeddings.rows(np.asarray(tokens, np.int64))
 
+    def output_rows(self, own: str = "") -> TensorRows:
+        """Return the rows of the output matrix [n_vocab, hidden_size]. own: a tensor that goes first."""
+        names = (name for name in (own, OUTPUT) if self._find(name) is not None)
+        return self._tensor(next(names, EMBEDDINGS))
+
     def output_head(self) -> OutputHead:
-        tied = self._find(OUTPUT) is None
-        weight = self._embeddings if tied else self._tensor(OUTPUT)
         first = self._files[0]
         eps = first.values.get(f"{first.text('general.architecture')}.{RMS_EPSILON}")
         is_rms = isinstance(eps, float) and self._find(NORM) is not None
         norm = self._tensor(NORM).rows(slice(None))[:, 0] if is_rms else None
-        return OutputHead(norm, float(eps) if isinstance(eps, float) else 0.0, weight.rows(slice(None)))
+        weight = self.output_rows().rows(slice(None))
+        return OutputHead(norm, float(eps) if isinstance(eps, float) else 0.0, weight)
 
     def _tensor(self, name: str) -> TensorRows:
         file = self._find(name)
