@@ -101,7 +101,15 @@ KDA: Shapes = {
     "ssm_dt.bias": (WIDTH,), "ssm_norm.weight": (HEAD,), "attn_output.weight": (WIDTH, WIDTH),
     "ffn_norm.weight": (WIDTH,),
 }  # fmt: skip
-STREAMS = 4
+
+
+def _compressor(of: str, ratio: int, parts: int, width: int) -> Shapes:
+    out = parts * width
+    shapes = {"kv": (out, WIDTH), "gate": (out, WIDTH), "ape": (ratio, out), "norm": (width,)}
+    return {f"{of}_compressor_{part}.weight": shape for part, shape in shapes.items()}
+
+
+STREAMS, LONG = 4, 128  # a head's size
 MIXES = (2 + STREAMS) * STREAMS
 HYPER: Shapes = {
     f"hc_{of}_{part}.weight": shape
@@ -111,15 +119,24 @@ HYPER: Shapes = {
 V4: Shapes = {
     **HYPER, **MOE, "attn_norm.weight": (WIDTH,), "attn_sinks.weight": (HEADS,), "ffn_norm.weight": (WIDTH,),
     "attn_q_a.weight": (LATENT, WIDTH), "attn_q_a_norm.weight": (LATENT,),
-    "attn_q_b.weight": (HEADS * INDEX, LATENT), "attn_kv.weight": (INDEX, WIDTH),
-    "attn_kv_a_norm.weight": (INDEX,), "attn_output_a.weight": (GROUPS, LORA, HEADS * INDEX // GROUPS),
+    "attn_q_b.weight": (HEADS * LONG, LATENT), "attn_kv.weight": (LONG, WIDTH),
+    "attn_kv_a_norm.weight": (LONG,), "attn_output_a.weight": (GROUPS, LORA, HEADS * LONG // GROUPS),
     "attn_output_b.weight": (WIDTH, GROUPS * LORA),
+}  # fmt: skip
+COMPRESSED_BY_4: Shapes = {
+    **_compressor("attn", 4, 2, LONG), **_compressor("indexer", 4, 2, INDEX),
+    "indexer.proj.weight": (INDEX_HEADS, WIDTH), "indexer.attn_q_b.weight": (INDEX_HEADS * INDEX, LATENT),
 }  # fmt: skip
 FUSED: Shapes = {
     "attn_norm.weight": (WIDTH,), "attn_qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD, WIDTH),
     "attn_output.weight": (WIDTH, HEADS * HEAD), **FEED_FORWARD,
 }  # fmt: skip
-GATED_HEADS: Shapes = {**ATTENTION, **QK_NORMS, "attn_gate.weight": (HEADS, WIDTH), "ffn_norm.weight": (WIDTH,)}
+GATED_HEADS: Shapes = {
+    **ATTENTION,
+    **QK_NORMS,
+    "attn_gate.weight": (HEADS, WIDTH),
+    "ffn_norm.weight": (WIDTH,),
+}
 RWKV7: Shapes = {
     **{f"attn_norm{of}.{part}": (WIDTH,) for of in ("", "_2") for part in ("weight", "bias")},
     **{f"time_mix_{name}.weight": (WIDTH,) for name in ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")},
@@ -148,8 +165,8 @@ LATENTS: Mapping[str, Number] = {
     "attention.key_length": LATENT + ROPE, "attention.value_length": LATENT,
     "attention.key_length_mla": HEAD, "attention.value_length_mla": HEAD, "rope.dimension_count": ROPE,
 }  # fmt: skip
-INDEXED: Mapping[str, Number] = {
-    **LATENTS, "attention.indexer.head_count": INDEX_HEADS, "attention.indexer.key_length": INDEX,
+INDEXES: Mapping[str, Number] = {
+    "attention.indexer.head_count": INDEX_HEADS, "attention.indexer.key_length": INDEX,
     "attention.indexer.top_k": 512,
 }  # fmt: skip
 WINDOWED: Mapping[str, Number] = {
@@ -242,22 +259,24 @@ ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, Number]]] = {
     "deepseek2": (
         ({**MLA, **MLP}, {**MLA, **MOE}), {**LATENTS, "leading_dense_block_count": 1},
     ),
-    "deepseek32": ((DSA, DSA), INDEXED),
-    "glm-dsa": ((DSA, DSA), INDEXED),
+    "deepseek32": ((DSA, DSA), {**LATENTS, **INDEXES}),
+    "glm-dsa": ((DSA, DSA), {**LATENTS, **INDEXES}),
     "deepseek4": (
-        (V4, V4),
+        ({**V4, **COMPRESSED_BY_4}, {**V4, **_compressor("attn", 128, 1, LONG)}),
         {
-            **INDEXED, **WINDOWED, "attention.key_length": INDEX, "attention.value_length": INDEX,
+            **SHARING, **INDEXES, "attention.sliding_window": 4, "attention.head_count_kv": 1,
+            "attention.q_lora_rank": LATENT, "attention.key_length": LONG, "attention.value_length": LONG,
             "rope.dimension_count": HEAD, "expert_gating_func": 4, "expert_weights_scale": 1.0,
             "expert_weights_norm": True, "swiglu_clamp_exp": 10.0, "attention.output_group_count": GROUPS,
             "attention.output_lora_rank": LORA, "attention.compress_rope_freq_base": 1e4,
             "hyper_connection.count": STREAMS, "hyper_connection.sinkhorn_iterations": 3,
-            "hyper_connection.epsilon": 1e-6, "hash_layer_count": 0, "attention.compress_ratios": [0, 0],
+            "hyper_connection.epsilon": 1e-6, "hash_layer_count": 0, "attention.compress_ratios": [4, 128],
         },
     ),
 }  # fmt: skip
 # What a layer that predicts further tokens has, if not what the last layer has besides NEXT_TOKEN_HEAD.
 NEXT_TOKEN_LAYERS: Mapping[str, Shapes] = {
+    "deepseek4": {**V4, **NEXT_TOKEN_HEAD},
     "nemotron_h_moe": {**ATTENTION, **POST_NORM, **EXPERTS_WITHOUT_GATE, **NEXT_TOKEN_HEAD},
     "bailingmoe3": {
         **ARCHITECTURES["bailingmoe3"][0][-1], "layer_output_norm.weight": (WIDTH,),
@@ -278,7 +297,7 @@ def write_architecture(path: Path, arch: str, *, seed: int = 0, next_token_heads
     if next_token_heads:
         layers += (NEXT_TOKEN_LAYERS.get(arch, {**layers[-1], **NEXT_TOKEN_HEAD}),) * next_token_heads
         per_layer = {
-            key: [*value, *value[-1:] * next_token_heads]
+            key: [*value, *([0] if "compress" in key else value[-1:]) * next_token_heads]
             for key, value in keys.items()
             if isinstance(value, list) and key != "rope.dimension_sections"
         }
