@@ -116,6 +116,10 @@ HYPER: Shapes = {
     for of in ("attn", "ffn")
     for part, shape in (("fn", (MIXES, STREAMS * WIDTH)), ("base", (MIXES,)), ("scale", (3,)))
 }
+HYPER_OUTPUT: Shapes = {
+    "output_hc_fn.weight": (STREAMS, STREAMS * WIDTH), "output_hc_base.weight": (STREAMS,),
+    "output_hc_scale.weight": (1,),
+}  # fmt: skip
 V4: Shapes = {
     **HYPER, **MOE, "attn_norm.weight": (WIDTH,), "attn_sinks.weight": (HEADS,), "ffn_norm.weight": (WIDTH,),
     "attn_q_a.weight": (LATENT, WIDTH), "attn_q_a_norm.weight": (LATENT,),
@@ -161,8 +165,8 @@ SHARING: Mapping[str, Number] = {
     **MIXED, "expert_shared_count": 1, "expert_shared_feed_forward_length": FEED, "expert_gating_func": 2,
 }  # fmt: skip
 LATENTS: Mapping[str, Number] = {
-    **SHARING, "attention.head_count_kv": 1, "attention.q_lora_rank": LATENT, "attention.kv_lora_rank": LATENT,
-    "attention.key_length": LATENT + ROPE, "attention.value_length": LATENT,
+    **SHARING, "attention.q_lora_rank": LATENT, "attention.kv_lora_rank": LATENT,
+    "attention.head_count_kv": 1, "attention.key_length": LATENT + ROPE, "attention.value_length": LATENT,
     "attention.key_length_mla": HEAD, "attention.value_length_mla": HEAD, "rope.dimension_count": ROPE,
 }  # fmt: skip
 INDEXES: Mapping[str, Number] = {
@@ -172,8 +176,8 @@ INDEXES: Mapping[str, Number] = {
 WINDOWED: Mapping[str, Number] = {
     "attention.sliding_window": 4, "attention.sliding_window_pattern": [0, 1],
 }  # fmt: skip
-# Architecture: its layers, and its keys. A list has a number for each layer; those that predict further tokens
-# have the last one.
+# Architecture: its layers, and its keys. A list has a number for each layer; those that predict further
+# tokens have the last one.
 ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, Number]]] = {
     "mamba": ((MAMBA, MAMBA), {**SSM, "attention.head_count": 0}),
     "mamba2": ((MAMBA2, MAMBA2), {**SSM, "attention.head_count": 0}),
@@ -224,13 +228,10 @@ ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, Number]]] = {
         {**DELTA_SSM, **MIXED, "rope.dimension_sections": [8, 4, 4, 0]},
     ),
     "nemotron_h_moe": (
-        (
-            MAMBA2,
-            {"attn_norm.weight": (WIDTH,), **EXPERTS_WITHOUT_GATE},
-            ATTENTION,
-        ),
+        (MAMBA2, {"attn_norm.weight": (WIDTH,), **EXPERTS_WITHOUT_GATE}, ATTENTION),
         {
-            **SSM, **SHARING, "attention.head_count_kv": [0, 0, KV_HEADS], "feed_forward_length": [0, FEED, 0],
+            **SSM, **SHARING, "attention.head_count_kv": [0, 0, KV_HEADS],
+            "feed_forward_length": [0, FEED, 0],
         },
     ),
     "bailingmoe3": (
@@ -340,8 +341,8 @@ def write_architecture(path: Path, arch: str, *, seed: int = 0, next_token_heads
         for part in ("weight", "bias"):
             add_tensor(f"token_embd_norm.{part}", (WIDTH,))
     if arch == "deepseek4":
-        for part, shape in (("fn", (STREAMS, STREAMS * WIDTH)), ("base", (STREAMS,)), ("scale", (1,))):
-            add_tensor(f"output_hc_{part}.weight", shape)
+        for name, shape in HYPER_OUTPUT.items():
+            add_tensor(name, shape)
     add_tensor("output.weight", (len(tokens), WIDTH))
     for i, layer in enumerate(layers):
         for name, shape in layer.items():

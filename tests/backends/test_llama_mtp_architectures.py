@@ -20,7 +20,7 @@ from paceline.backends.llama_cpp.mtp import NARROW_OUTPUTS, MtpDraft, MtpSession
 from paceline.models.headers.facts import MTP_ARCHS
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from rows import table
+from rows import begun, table
 
 SEVERAL = ("hy_v3", "mimo2", "step35")  # draft with each of several layers
 TEXT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5, 40, 41]
@@ -29,6 +29,7 @@ DRAFTED, BONUS = [60, 61], 62
 TREE = DraftTree((60, 61, 63, 64, 65), (ROOT, 0, ROOT, 2, 0), (0.5,) * 5, ("test",) * 5)
 ROUNDING = 3e-4  # passes of other shapes; a wrong row moves logits by far more
 MAX_ROWS = 32
+States = Sequence[np.ndarray] | np.ndarray
 
 
 class Context:
@@ -60,7 +61,7 @@ class Context:
         cpp.llama_memory_seq_rm(self.memory, 0, start, -1)
 
     def decode(
-        self, tokens: Sequence[int], states: Sequence[np.ndarray] | None = None, start: int = 0
+        self, tokens: Sequence[int], states: States | None = None, start: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """The logits and the hidden states of rows from `start` on; of the last row, if they are masked."""
         n, zero = len(tokens), (ctypes.c_int32 * 1)(0)
@@ -96,7 +97,7 @@ class Driver:
     def __init__(self, target: LlamaTarget, layers: int) -> None:
         self.context, self.layers = Context(target, mtp=True), layers
 
-    def process(self, tokens: Sequence[int], states: Sequence[np.ndarray], start: int) -> None:
+    def process(self, tokens: Sequence[int], states: States, start: int) -> None:
         """Every layer computes the text."""
         for layer in range(self.layers):
             self.context.remove(start)
@@ -194,6 +195,12 @@ def test_a_target_that_shows_states_has_the_rows_of_one_without_the_layers(world
     shown, hidden = out(world.target, want)
     assert np.array_equal(shown, plain)
     assert close(hidden[:, 0], world.states([*TEXT, *tree.tokens]))
+    world.target.forget()
+    sessions = [begun(world.target, text) for text in (TEXT, OTHER)]
+    outs = world.target.forward([(session, EMPTY) for session in sessions], want)
+    for session, text, forward in zip(sessions, (TEXT, OTHER), outs, strict=True):
+        assert close(forward.features.hidden[:, 0], world.states(text))
+        session.close()
 
 
 def test_a_chain_of_drafts_is_the_drivers(world: World) -> None:

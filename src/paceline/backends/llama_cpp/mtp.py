@@ -229,29 +229,30 @@ class MtpDraft(DraftBase):
                 room -= len(rows)
         self._make_room(MAX_ROWS - room)
         rows = [row for _, part in parts for row in part]
-        has_outputs = any(row.wants_logits for row in rows)
         # The text is computed by every layer, and a drafted token by its own.
-        heads = range(self.heads) if depth < 0 else [depth % self.heads]
-        for head in heads:
+        for head in range(self.heads) if depth < 0 else [depth % self.heads]:
             if head:
                 for session, part in parts:
                     self.truncate(session.sequence, part[0].position)
-            self._decode(rows, head, has_outputs=has_outputs)
-        states = _states(self._context, len(rows), self.width) if has_outputs else None
-        logits, at, output = self._batch.logits(self._context), 0, 0
+            self._decode(rows, head)
+        wanted = [i for i, row in enumerate(rows) if row.wants_logits]
+        logits, states = self._batch.logits(self._context), np.empty((0, self.width), np.float32)
+        if wanted:
+            states = _states(self._context, len(wanted) if self._narrow else len(rows), self.width)
+            states = states.copy() if self._narrow else states[wanted]
+        at = 0
         for session, part in parts:
-            n_outputs = sum(row.wants_logits or (self._narrow and has_outputs) for row in part)
-            own = None if states is None else states[at : at + len(part)]
-            session.take(part, own, logits[output : output + n_outputs])
-            at, output = at + len(part), output + n_outputs
+            end = at + sum(row.wants_logits for row in part)
+            session.take(len(part), states[at:end], logits[at:end])
+            at = end
         return True
 
-    def _decode(self, rows: Sequence[_Row], head: int, *, has_outputs: bool) -> None:
+    def _decode(self, rows: Sequence[_Row], head: int) -> None:
         if self.heads > 1:
             from llama_cpp import llama_cpp_ext
 
             llama_cpp_ext.llama_set_nextn_layer_offset(self._context, head)
-        self._batch.clear(all_outputs=self._narrow and has_outputs)
+        self._batch.clear()
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
             self._batch.add(row.token, row.position, [row.sequence], row.wants_logits)
@@ -378,20 +379,15 @@ class MtpSession(HeadSession):
         self._sequences.append(sequence)
         return sequence
 
-    def take(
-        self, rows: Sequence[_Row], states: NDArray[np.float32] | None, logits: NDArray[np.float32]
-    ) -> None:
-        """Take the outputs of rows. logits: of those that have some, or of all."""
-        self.computed += len(rows)
-        n = min(self._left, len(rows))
+    def take(self, computed: int, states: NDArray[np.float32], logits: NDArray[np.float32]) -> None:
+        """Count rows, and take the outputs of those that have some."""
+        self.computed += computed
+        n = min(self._left, computed)
         if n:
             self._advance(n)
             self._left -= n
-        wanted = [i for i, row in enumerate(rows) if row.wants_logits]
-        for rank, i in enumerate(wanted):
-            assert states is not None
-            self._outputs.append(states[i].copy())
-            self._rows.append(logits[i if len(logits) == len(rows) else rank].copy())
+        self._outputs += list(states)
+        self._rows += list(logits.copy())
 
     def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
         """One layer of several has computed the root: it waits to be computed by all."""

@@ -18,8 +18,8 @@ HYBRID_ARCHS = frozenset(
         *("glm5-next", "deepseek4", "minimax-01"),
     }
 )
-# Architectures whose layers for multi-token prediction have a graph there (src/models, graph_mtp): glm5-next's is
-# not written yet.
+# Architectures whose layers for multi-token prediction have a graph there (graph_mtp in src/models); that of
+# glm5-next throws "not implemented yet".
 MTP_ARCHS = frozenset(
     {
         *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "hy_v3"),
