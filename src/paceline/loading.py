@@ -86,7 +86,7 @@ def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | Non
             undo.push(opened.pop_all())
         return models
     except ModelError as error:
-        to_stderr(f"not used: the layers for multi-token prediction (MTP): {error}")
+        to_stderr(f"multi-token prediction (MTP) is not used: {error}")
     settings = {**plan.settings, "mtp": False}
     return _open_models(replace(plan, draft=None, kind="", settings=settings), undo)
 
