@@ -141,6 +141,20 @@ GATED_HEADS: Shapes = {
     "attn_gate.weight": (HEADS, WIDTH),
     "ffn_norm.weight": (WIDTH,),
 }
+WIDE = 32  # a head's size
+GEMMA: Shapes = {
+    "attn_norm.weight": (WIDTH,), "attn_q.weight": (HEADS * WIDE, WIDTH), "attn_q_norm.weight": (WIDE,),
+    "attn_output.weight": (WIDTH, HEADS * WIDE), **POST_NORM, **FEED_FORWARD,
+    "post_ffw_norm.weight": (WIDTH,), "layer_output_scale.weight": (1,),
+}  # fmt: skip
+GEMMA_KEYS: Shapes = {
+    "attn_k.weight": (KV_HEADS * WIDE, WIDTH), "attn_v.weight": (KV_HEADS * WIDE, WIDTH),
+    "attn_k_norm.weight": (WIDE,),
+}  # fmt: skip
+ASSISTANT_WIDTH = 32
+ASSISTANT: Shapes = {
+    name: tuple(ASSISTANT_WIDTH if n == WIDTH else n for n in shape) for name, shape in GEMMA.items()
+}
 RWKV7: Shapes = {
     **{f"attn_norm{of}.{part}": (WIDTH,) for of in ("", "_2") for part in ("weight", "bias")},
     **{f"time_mix_{name}.weight": (WIDTH,) for name in ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")},
@@ -175,6 +189,11 @@ INDEXES: Mapping[str, Number] = {
 }  # fmt: skip
 WINDOWED: Mapping[str, Number] = {
     "attention.sliding_window": 4, "attention.sliding_window_pattern": [0, 1],
+}  # fmt: skip
+GEMMA_HEADS: Mapping[str, Number] = {
+    "attention.sliding_window": 4, "attention.sliding_window_pattern": [1, 0],
+    **{f"attention.{of}_length{swa}": WIDE for of in ("key", "value") for swa in ("", "_swa")},
+    "rope.dimension_count": WIDE, "rope.dimension_count_swa": WIDE, "embedding_length_per_layer_input": 0,
 }  # fmt: skip
 # Architecture: its layers, and its keys. A list has a number for each layer; those that predict further
 # tokens have the last one.
@@ -262,6 +281,14 @@ ARCHITECTURES: Mapping[str, tuple[tuple[Shapes, ...], Mapping[str, Number]]] = {
     ),
     "deepseek32": ((DSA, DSA), {**LATENTS, **INDEXES}),
     "glm-dsa": ((DSA, DSA), {**LATENTS, **INDEXES}),
+    "gemma4": (({**GEMMA, **GEMMA_KEYS},) * 2, GEMMA_HEADS),
+    "gemma4-assistant": (
+        (ASSISTANT, ASSISTANT),
+        {
+            **GEMMA_HEADS, "embedding_length": ASSISTANT_WIDTH, "embedding_length_out": WIDTH,
+            "nextn_predict_layers": 2,
+        },
+    ),
     "deepseek4": (
         ({**V4, **COMPRESSED_BY_4}, {**V4, **_compressor("attn", 128, 1, LONG)}),
         {
@@ -282,6 +309,15 @@ NEXT_TOKEN_LAYERS: Mapping[str, Shapes] = {
     "bailingmoe3": {
         **ARCHITECTURES["bailingmoe3"][0][-1], "layer_output_norm.weight": (WIDTH,),
         **{name: shape for name, shape in NEXT_TOKEN_HEAD.items() if "shared" not in name},
+    },
+}  # fmt: skip
+# Tensors outside of layers, besides the usual ones.
+OUTER: Mapping[str, Shapes] = {
+    "deepseek4": HYPER_OUTPUT,
+    "gemma4": {"rope_freqs.weight": (WIDE // 2,)},
+    "gemma4-assistant": {
+        "rope_freqs.weight": (WIDE // 2,), "nextn.pre_projection.weight": (ASSISTANT_WIDTH, 2 * WIDTH),
+        "nextn.post_projection.weight": (WIDTH, ASSISTANT_WIDTH),
     },
 }  # fmt: skip
 
@@ -334,16 +370,18 @@ def write_architecture(path: Path, arch: str, *, seed: int = 0, next_token_heads
             values = random.normal(0.0, 0.3, shape)
         writer.add_tensor(name, values.astype(np.float32))
 
-    add_tensor("token_embd.weight", (len(tokens), WIDTH))
-    add_tensor("token_embd_norm.weight" if arch == "lfm2" else "output_norm.weight", (WIDTH,))
+    width = numbers["embedding_length"]
+    assert isinstance(width, int)
+    add_tensor("token_embd.weight", (len(tokens), width))
+    add_tensor("token_embd_norm.weight" if arch == "lfm2" else "output_norm.weight", (width,))
     if arch == "rwkv7":
         add_tensor("output_norm.bias", (WIDTH,))
         for part in ("weight", "bias"):
             add_tensor(f"token_embd_norm.{part}", (WIDTH,))
-    if arch == "deepseek4":
-        for name, shape in HYPER_OUTPUT.items():
-            add_tensor(name, shape)
-    add_tensor("output.weight", (len(tokens), WIDTH))
+    for name, shape in OUTER.get(arch, {}).items():
+        add_tensor(name, shape)
+    if arch != "gemma4-assistant":
+        add_tensor("output.weight", (len(tokens), WIDTH))
     for i, layer in enumerate(layers):
         for name, shape in layer.items():
             add_tensor(f"blk.{i}.{name}", shape)

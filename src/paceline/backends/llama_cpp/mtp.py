@@ -33,13 +33,13 @@ from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from paceline.backends.llama_cpp.model import LlamaSettings
+    from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
     from paceline.backends.llama_cpp.target import LlamaTarget
 
 MAX_ROWS = 512  # of a pass
 MAX_BRANCHES = 64
 # Architectures whose graph gives the layers' outputs for rows with logits only.
-NARROW_OUTPUTS = ("deepseek4", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
+NARROW_OUTPUTS = ("deepseek4", "gemma4-assistant", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
 
 
 class MtpStates(PassExtra):
@@ -48,6 +48,7 @@ class MtpStates(PassExtra):
 
     def __init__(self) -> None:
         self._in_use = False
+        self.followers: weakref.WeakSet[MtpDraft] = weakref.WeakSet()  # whose contexts read the target's
 
     def on_load(self, params: Any) -> None:
         params.load_mtp = True
@@ -57,6 +58,12 @@ class MtpStates(PassExtra):
         self.layers = range(target.layers + 1, target.layers + 2)
         if self._in_use:
             _show_states(self._context, masked=False)
+        for draft in self.followers:
+            draft.open_context()
+
+    def detach(self) -> None:
+        for draft in self.followers:
+            draft.free_context()
 
     def prepare(self, target: LlamaTarget, sessions: int) -> None:
         if not self._in_use:
@@ -89,7 +96,7 @@ def _states(context: Any, rows: int, width: int) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
     """A row of a pass. position: in the session's sequence, which leaves out the tokens of gaps."""
 
     token: int
@@ -107,8 +114,14 @@ class MtpDraft(DraftBase):
 
     def __init__(self, target: LlamaTarget, settings: LlamaSettings) -> None:
         super().__init__(target.path, target)
-        model, caps = target.model, target.caps
-        self.heads = int(binding.llama_cpp().llama_model_n_layer_nextn(model.pointer))
+        heads = int(binding.llama_cpp().llama_model_n_layer_nextn(target.model.pointer))
+        self._prepare(target.model, settings, heads)
+        self.open_context()
+
+    def _prepare(self, model: LoadedModel, settings: LlamaSettings, heads: int) -> None:
+        """model: that of the layers."""
+        target, caps = self.inner, self.inner.caps
+        self._model, self._settings, self.heads = model, settings, heads
         self.width = output_width(target)
         self.config = HeadConfig(
             kind=self.kind,
@@ -129,29 +142,35 @@ class MtpDraft(DraftBase):
             sparse_prompts=False,
         )
         self.settings = target.settings
-        self.weight_bytes = None
+        self.weight_bytes: int | None = None
         self._narrow = model.architecture in NARROW_OUTPUTS
-        self._kernels = model.kernels
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
         # Closed sessions keep their rows, for texts that begin with theirs.
         mains = 2 * caps.max_sessions
         self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
+        self._n_sequences = mains + MAX_BRANCHES
         self._batch = Batch(MAX_ROWS, MAX_ROWS, target.vocab.size, self.width)
-        kernels.set_enabled(self._kernels)
-        self._context: Any = binding.make_context(
-            model.pointer,
-            target.path,
-            settings,
+        self._context: Any = None
+
+    def open_context(self) -> None:
+        kernels.set_enabled(self._model.kernels)
+        self._context = binding.make_context(
+            self._model.pointer,
+            self.path,
+            self._settings,
             n_ctx=self._cells,
-            sequences=mains + MAX_BRANCHES,
+            sequences=self._n_sequences,
             rows=MAX_ROWS,
             n_batch=MAX_ROWS,
-            changes=[_as_mtp],
+            changes=[self._as_draft],
             layers=self.heads,
         )
         self.memory = binding.llama_cpp().llama_get_memory(self._context)
         _show_states(self._context, masked=self._narrow)
+
+    def _as_draft(self, params: Any) -> None:
+        params.ctx_type = binding.llama_cpp().LLAMA_CONTEXT_TYPE_MTP
 
     @property
     def description(self) -> str:
@@ -173,6 +192,9 @@ class MtpDraft(DraftBase):
 
     def close(self) -> None:
         """Free the context, but not the target."""
+        self.free_context()
+
+    def free_context(self) -> None:
         if self._context is not None:
             context, self._context, self.memory = self._context, None, None
             if self.inner.model.process.is_current:
@@ -221,7 +243,7 @@ class MtpDraft(DraftBase):
         depth = min((s.next_depth for s in sessions if s.has_rows), default=None)
         if depth is None:
             return False
-        room, parts = MAX_ROWS, list[tuple[MtpSession, list[_Row]]]()
+        room, parts = MAX_ROWS, list[tuple[MtpSession, list[Row]]]()
         for session in sessions:
             if session.has_rows and session.next_depth == depth and room:
                 rows = session.next_rows(room)
@@ -247,7 +269,7 @@ class MtpDraft(DraftBase):
             at = end
         return True
 
-    def _decode(self, rows: Sequence[_Row], head: int) -> None:
+    def _decode(self, rows: Sequence[Row], head: int) -> None:
         if self.heads > 1:
             from llama_cpp import llama_cpp_ext
 
@@ -256,7 +278,7 @@ class MtpDraft(DraftBase):
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
             self._batch.add(row.token, row.position, [row.sequence], row.wants_logits)
-        kernels.set_enabled(self._kernels)
+        kernels.set_enabled(self._model.kernels)
         code = self._batch.decode(self._context)
         binding.helpers().on_compute()
         if code:
@@ -269,10 +291,6 @@ class MtpDraft(DraftBase):
             if used + n > self._cells and not session.tokens:
                 used -= session.cells
                 session.rewind(0)
-
-
-def _as_mtp(params: Any) -> None:
-    params.ctx_type = binding.llama_cpp().LLAMA_CONTEXT_TYPE_MTP
 
 
 class MtpSession(HeadSession):
@@ -332,7 +350,7 @@ class MtpSession(HeadSession):
             return -1 if self._head.heads > 1 else 0
         return 0 if known < 0 or self._goal is None else self._goal.depths()[known]
 
-    def next_rows(self, room: int) -> list[_Row]:
+    def next_rows(self, room: int) -> list[Row]:
         """Return the next rows, at most `room`: those of the text and the root, or a level of the tree."""
         start = self._next - self._first
         if not self._rows:
@@ -344,19 +362,16 @@ class MtpSession(HeadSession):
             tokens = self.tokens[at : at + n] + ([self.tokens[-1]] if with_root else [])
             states = self._features(len(tokens))[:, 0]
             return [
-                _Row(token, state, start + i, self.sequence, i == n)
+                Row(token, state, start + i, self.sequence, i == n)
                 for i, (token, state) in enumerate(zip(tokens, states, strict=True))
             ]
         assert self._goal is not None
-        tree, known = self._goal, len(self._rows) - 1
-        depths = tree.depths()
-        depth, end = depths[known], known
-        while end < min(len(tree), known + room) and depths[end] == depth and tree.parents[end] < known:
-            end += 1
+        tree, known, nodes = self._goal, len(self._rows) - 1, self._level(room)
+        depth = tree.depths()[known]
         level = [
-            _Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], start + depth,
+            Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], start + depth,
                  self._sequence_of(node, tree, depth), True)
-            for node in range(known, end)
+            for node in nodes
         ]  # fmt: skip
         if self._head.heads == 1:
             return level
@@ -365,9 +380,20 @@ class MtpSession(HeadSession):
         states = [self._features(1)[0, 0], *self._outputs]
         self._head.truncate(self.sequence, start)
         return [
-            *(_Row(token, states[i], start + i, self.sequence, False) for i, token in enumerate(above)),
+            *(Row(token, states[i], start + i, self.sequence, False) for i, token in enumerate(above)),
             *level,
         ]
+
+    def _level(self, room: int) -> range:
+        """Return the next nodes of the tree of one depth, at most `room`."""
+        assert self._goal is not None
+        tree, known = self._goal, len(self._rows) - 1
+        depths, end = tree.depths(), known
+        while (
+            end < min(len(tree), known + room) and depths[end] == depths[known] and tree.parents[end] < known
+        ):
+            end += 1
+        return range(known, end)
 
     def _sequence_of(self, node: int, tree: DraftTree, depth: int) -> int:
         """Return the sequence of a node: its parent's for a first child, else a new branch."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
 from paceline.models.headers.facts import MTP_ARCHS, RECURRENT, ModelFacts, TokenizerFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
-from paceline.models.headers.plain_file import exists
+from paceline.models.headers.plain_file import exists, open_regular_file
 from paceline.models.headers.vocabulary import end_tokens
 from paceline.speculative.errors import ModelError
 
@@ -150,6 +151,14 @@ def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     layer = first.number(f"{arch}.block_count") - n
     name = f"blk.{layer}.nextn.eh_proj.weight"
     return USABLE if any(tensor.name == name for part in parts for tensor in part.tensors) else STRIPPED
+
+
+def is_assistant(path: Path) -> bool:
+    """Return whether a GGUF file only has layers for multi-token prediction that read another model's cache.
+    Its first key is the architecture; nothing else is read."""
+    with suppress(ModelError), open_regular_file(path) as file:
+        return b"gemma4-assistant" in file.read(96)
+    return False
 
 
 def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
