@@ -1,4 +1,4 @@
-"""Gemma 4's assistant drafts what llama.cpp's own driver does, from the target's cells at the root's position."""
+"""Gemma 4's assistant drafts what llama.cpp's own driver does, from the target's cells."""
 
 from __future__ import annotations
 

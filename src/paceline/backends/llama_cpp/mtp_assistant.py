@@ -115,7 +115,8 @@ class AssistantSession(MtpSession):
     def next_rows(self, room: int) -> list[Row]:
         place, sequence = len(self.tokens) - 1, 0
         if self.beside is not None:
-            place, sequence = self.beside.slot.position(place), self.beside.slot.sequence
+            slot = self.beside.slot
+            place, sequence = slot.position(len(slot.cached)), slot.sequence
         if not self._rows:
             return [Row(self.tokens[-1], self._state, place, sequence, True)]
         tree = self._goal
