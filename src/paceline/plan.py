@@ -67,8 +67,8 @@ def resolve(options: LoadOptions) -> LoadPlan:
     target, draft = model_files(options.target, options.draft, options.drafting.drafters)
     if is_assistant(target):
         raise UsageError(
-            f"{target}: holds only layers for multi-token prediction (MTP): give their model (-m), and this file "
-            "as its draft (-md)"
+            f"{target}: holds only layers for multi-token prediction (MTP): give their model (-m), and this "
+            "file as its draft (-md)"
         )
     draft, confidence = open_confidence(draft)
     kind = "" if draft is None else kind_of(draft)

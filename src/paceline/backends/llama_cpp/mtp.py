@@ -108,20 +108,17 @@ class Row:
 
 class MtpDraft(DraftBase):
     """The layers as a draft model. `inner` is the target, whose states HeadDrafter hands on.
+    model: that of the layers, the target's own or another file's.
     Raises ModelError if llama.cpp makes no context for them."""
 
     kind = "mtp"
 
-    def __init__(self, target: LlamaTarget, settings: LlamaSettings) -> None:
-        super().__init__(target.path, target)
-        heads = int(binding.llama_cpp().llama_model_n_layer_nextn(target.model.pointer))
-        self._prepare(target.model, settings, heads)
-        self.open_context()
-
-    def _prepare(self, model: LoadedModel, settings: LlamaSettings, heads: int) -> None:
-        """model: that of the layers."""
-        target, caps = self.inner, self.inner.caps
-        self._model, self._settings, self.heads = model, settings, heads
+    def __init__(self, target: LlamaTarget, model: LoadedModel, settings: LlamaSettings) -> None:
+        super().__init__(model.path, target)
+        caps, self._model, self._settings = target.caps, model, settings
+        # Another file's layers are one head together.
+        count = binding.llama_cpp().llama_model_n_layer_nextn
+        self.heads = int(count(model.pointer)) if model is target.model else 1
         self.width = output_width(target)
         self.config = HeadConfig(
             kind=self.kind,
@@ -142,25 +139,24 @@ class MtpDraft(DraftBase):
             sparse_prompts=False,
         )
         self.settings = target.settings
-        self.weight_bytes: int | None = None
-        self._narrow = model.architecture in NARROW_OUTPUTS
+        self.weight_bytes = None
+        self._narrow = self._model.architecture in NARROW_OUTPUTS
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
         # Closed sessions keep their rows, for texts that begin with theirs.
         mains = 2 * caps.max_sessions
         self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
-        self._n_sequences = mains + MAX_BRANCHES
         self._batch = Batch(MAX_ROWS, MAX_ROWS, target.vocab.size, self.width)
-        self._context: Any = None
+        self.open_context()
 
     def open_context(self) -> None:
         kernels.set_enabled(self._model.kernels)
-        self._context = binding.make_context(
+        self._context: Any = binding.make_context(
             self._model.pointer,
             self.path,
             self._settings,
             n_ctx=self._cells,
-            sequences=self._n_sequences,
+            sequences=2 * self.caps.max_sessions + MAX_BRANCHES,
             rows=MAX_ROWS,
             n_batch=MAX_ROWS,
             changes=[self._as_draft],

@@ -30,25 +30,23 @@ if TYPE_CHECKING:
 class AssistantDraft(MtpDraft):
     """The assistant in the file `path`. Raises ModelError if it is another target's."""
 
-    def __init__(self, target: LlamaTarget, settings: LlamaSettings, path: Path) -> None:
-        super(MtpDraft, self).__init__(path, target)
+    def __init__(self, target: LlamaTarget, path: Path, settings: LlamaSettings) -> None:
         _check_target(path, target)
-        self._prepare(LoadedModel(path, replace(settings, mtp=False, experts=0), ()), settings, 1)
-        self.weight_bytes = self._model.size
-        self._cells = int(binding.llama_cpp().llama_n_ctx(target.context))
-        self._n_sequences = target.cache.n_sequences
-        self._followers = next(extra.followers for extra in target.extras if isinstance(extra, MtpStates))
+        model = LoadedModel(path, replace(settings, mtp=False, experts=0), ())
         try:
-            self.open_context()
-            target.cache.reset(target.context)  # whose cells llama.cpp has dropped
+            super().__init__(target, model, settings)
         except BaseException:
-            self.close()
+            model.close()
             raise
+        target.cache.reset(target.context)  # whose cells llama.cpp has dropped
+        self._followers = next(extra.followers for extra in target.extras if isinstance(extra, MtpStates))
         self._followers.add(self)
 
     def _as_draft(self, params: Any) -> None:
         super()._as_draft(params)
-        params.ctx_other = self.inner.context
+        target = self.inner
+        params.ctx_other, params.n_seq_max = target.context, target.cache.n_sequences
+        params.n_ctx = binding.llama_cpp().llama_n_ctx(target.context)
 
     @property
     def description(self) -> str:
@@ -69,10 +67,9 @@ class AssistantDraft(MtpDraft):
 def _check_target(path: Path, target: LlamaTarget) -> None:
     """llama.cpp would read the target's cells beyond their bounds."""
     own, other = (read_parts(file, tokens=False)[0] for file in (path, target.path))
-    layers = own.number("gemma4-assistant.block_count")
-    shapes = [_cache_shape(own, layer) for layer in range(layers)]
+    shapes = [_cache_shape(own, layer) for layer in range(own.number("gemma4-assistant.block_count"))]
     if (
-        other.text("general.architecture") != "gemma4"
+        target.model.architecture != "gemma4"
         or own.number("gemma4-assistant.embedding_length_out") != target.hidden_size
         or own.length("tokenizer.ggml.tokens") != target.vocab.size
         or shapes != [_cache_shape(other, -2 if is_windowed else -1) for is_windowed, *_ in shapes]

@@ -232,7 +232,8 @@ class LlamaTarget:
     def open_mtp(self, path: Path | None = None) -> MtpDraft:
         """See PredictsFurtherTokens."""
         self._require_open()
-        return MtpDraft(self, self._settings) if path is None else AssistantDraft(self, self._settings, path)
+        given = self._settings
+        return MtpDraft(self, self.model, given) if path is None else AssistantDraft(self, path, given)
 
     def first_layers(self, n: int) -> LlamaTarget:
         check_exit(n, self.layers, self.path)
