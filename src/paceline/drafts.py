@@ -24,7 +24,7 @@ from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
 from paceline.heads.parallel_draft import ParallelDraft
 from paceline.heads.target import HeadTarget
-from paceline.models.headers.header import read_model_facts
+from paceline.models.headers.header import is_assistant, read_model_facts
 from paceline.models.headers.plain_file import is_encodable_path
 from paceline.models.names import MTP_VIEW, VIEW_PREFIX, is_view, model_path
 from paceline.speculative.errors import ModelError, UsageError
@@ -36,7 +36,7 @@ PARALLEL = HEADS[ParallelDraft.kind]
 
 def kind_of(reference: Path) -> str:
     """Return the kind of draft, as in fits.py. Raises ModelError for a damaged head."""
-    if str(reference) == MTP_VIEW:
+    if str(reference) == MTP_VIEW or is_assistant(model_path(reference)):
         return MTP
     if is_view(reference):
         parts = str(reference).removeprefix(VIEW_PREFIX).split(",")
@@ -83,7 +83,7 @@ def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) ->
     require_fit(str(reference), kind, loaded_traits(target))
     if kind == MTP:
         assert isinstance(target, PredictsFurtherTokens)  # see fits.py
-        return target.open_mtp()
+        return target.open_mtp() if is_view(reference) else target.open_mtp(reference)
     if kind in (LAYER_VIEW, EXPERT_VIEW):
         return open_view(reference, target)
     if kind == PARALLEL:

@@ -78,7 +78,7 @@ def load_plan(plan: LoadPlan) -> LLM:
 def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
     """Open target and draft; return them with the drafting that the target allows. undo: closes them.
     If a file's MTP layers cannot be computed, `auto` does without them."""
-    if plan.kind != MTP or AUTO not in plan.options.drafting.drafters:
+    if plan.kind != MTP or plan.options.draft is not None or AUTO not in plan.options.drafting.drafters:
         return _open_models(plan, undo)
     try:
         with ExitStack() as opened:
@@ -86,7 +86,7 @@ def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | Non
             undo.push(opened.pop_all())
         return models
     except ModelError as error:
-        to_stderr(f"not used: the layers for multi-token prediction (MTP): {error}")
+        to_stderr(f"multi-token prediction (MTP) is not used: {error}")
     settings = {**plan.settings, "mtp": False}
     return _open_models(replace(plan, draft=None, kind="", settings=settings), undo)
 

@@ -18,6 +18,7 @@ from paceline.fits import LLAMA_CPP, LOSSY_EXPERTS, MTP, TRANSFORMERS, USABLE, T
 from paceline.hardware.threads import choose_threads
 from paceline.heads.confidence import Confidence
 from paceline.models import zoo
+from paceline.models.headers.header import is_assistant
 from paceline.models.headers.plain_file import require_gguf_path
 from paceline.models.names import MTP_VIEW, is_view
 from paceline.models.resolve import file_of
@@ -64,6 +65,11 @@ class LoadPlan:
 def resolve(options: LoadOptions) -> LoadPlan:
     """Find the files, and check what fits. Raises UsageError, ModelError or MissingExtraError."""
     target, draft = model_files(options.target, options.draft, options.drafting.drafters)
+    if is_assistant(target):
+        raise UsageError(
+            f"{target}: holds only layers for multi-token prediction (MTP): give their model (-m), and this "
+            "file as its draft (-md)"
+        )
     draft, confidence = open_confidence(draft)
     kind = "" if draft is None else kind_of(draft)
     check_inputs(options, kind, options.drafting)

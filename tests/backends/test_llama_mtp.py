@@ -247,7 +247,7 @@ def test_without_memory_for_their_cache_auto_does_without(
     monkeypatch.setattr(LlamaTarget, "open_mtp", full)
     with paceline.load(file, n_ctx=256) as llm:
         assert "mtp" not in llm.drafter.name.split(",")
-    assert "not used: the layers for multi-token prediction" in capsys.readouterr().err
+    assert "multi-token prediction (MTP) is not used" in capsys.readouterr().err
     with pytest.raises(ModelError, match="no context of 256"):
         paceline.load(file, drafters="mtp", n_ctx=256)
 

@@ -129,9 +129,9 @@ class ComputesWithTensors(Protocol):
 class PredictsFurtherTokens(Protocol):
     """A backend for models whose file has layers for multi-token prediction (MTP)."""
 
-    def open_mtp(self) -> Backend:
+    def open_mtp(self, path: Path | None = None) -> Backend:
         """Return these layers as a draft head; close it first. The model must have been loaded with them.
-        Raises ModelError."""
+        path: of layers in a file of their own. Raises ModelError."""
 
 
 @runtime_checkable

@@ -12,10 +12,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.models.headers.facts import MTP_ARCHS
+from paceline.models.headers.gguf_header import GGUFHeader
 from paceline.models.headers.header import read_parts, split_part_paths
 from paceline.models.headers.plain_file import require_gguf_path as require_gguf_path
 from paceline.speculative.errors import ModelError, UsageError
@@ -27,7 +29,8 @@ from paceline.system.processes import IdleError, OverusedError, run_within
 BASE_CPU_SECONDS, MIN_BYTES_PER_CPU_SECOND = 60.0, 20e6
 MAX_IDLE_SECONDS = 120.0  # without computing or reading: network file systems stall
 NOTICE_SECONDS = 20.0  # between messages about a trial that takes long
-STARTED_WORD = "begun"  # printed by the subprocess: from here on a crash is due to the file
+# Printed by the subprocess: from here on a crash is due to the file, or to its MTP layers.
+STARTED_WORD, DRAFTING_WORD = "begun", "drafting"
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
 PACKAGE_FOLDER = Path(__file__).parents[2]  # its models are trusted
 NO_VOCABULARY = ("none", "no_vocab")
@@ -66,6 +69,8 @@ def validate_gguf(path: Path, **way: Any) -> None:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
     if not way["vocab_only"] and parts[0].text("tokenizer.ggml.model") in NO_VOCABULARY:
         raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
+    if not way["vocab_only"]:
+        _check_mtp_layers(path, parts)
     is_trusted = in_load_subprocess or path.is_relative_to(PACKAGE_FOLDER)
     if is_trusted or not _load_in_subprocess(path, sum(part.size for part in parts), way):
         return
@@ -74,6 +79,27 @@ def validate_gguf(path: Path, **way: Any) -> None:
             write_atomic(record, "{}\n")
         except OSError as error:
             to_stderr(f"{record}: cannot be written ({error.strerror}); {path.name} is tried again next time")
+
+
+def _check_mtp_layers(path: Path, parts: Sequence[GGUFHeader]) -> None:
+    """Refuse MTP layers without their model, with which llama.cpp crashes, and a header that counts layers of
+    the model as such, which llama.cpp would leave out."""
+    arch = parts[0].text("general.architecture")
+    if arch not in MTP_ARCHS or not parts[0].number(f"{arch}.nextn_predict_layers"):
+        return
+    last = parts[0].number(f"{arch}.block_count") - 1
+    names = [tensor.name for part in parts for tensor in part.tensors]
+    has_mtp = any(".nextn." in name for name in names)
+    if has_mtp and "blk.0.attn_norm.weight" not in names:
+        raise UsageError(
+            f"{path}: holds only a model's layers for multi-token prediction (MTP): give a file of the model "
+            "that has them, too (-m), and it drafts with them by itself"
+        )
+    if not has_mtp and any(name.startswith(f"blk.{last}.") for name in names):
+        raise ModelError(
+            f"{path}: its header counts layers for multi-token prediction (MTP) that it does not have: "
+            "convert the model anew, or fetch another file of it"
+        )
 
 
 def _record_path(path: Path, way: dict[str, Any]) -> Path:
@@ -108,8 +134,12 @@ def _load_in_subprocess(path: Path, size: int, way: dict[str, Any]) -> bool:
         return False
     if STARTED_WORD.encode() not in done.stdout:
         return False
+    if done.returncode and DRAFTING_WORD.encode() in done.stdout:
+        crash = f"its MTP layers crash llama.cpp{_last_words(done)}"
+        raise ModelError(f"{path}: {crash}: update llama-cpp-python, or draft without them")
     if done.returncode:
-        raise ModelError(f"{path}: {_last_words(done)}: is the file damaged? fetch it again")
+        crash = f"llama.cpp crashes while loading it{_last_words(done)}"
+        raise ModelError(f"{path}: {crash}: is the file damaged? fetch it again")
     return True
 
 
@@ -128,13 +158,12 @@ def _progress_notice(path: Path) -> Callable[[float, float], None]:
 
 
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Describe how the process ended."""
+    """Return how the process ended, in parentheses, or nothing."""
     if output := ABORTED.search(done.stderr.decode(errors="replace")):
-        why = output["why"] or output["thrown"]
-        return f"llama.cpp crashes while loading it ({printable(why[:160])})"
+        return f" ({printable((output['why'] or output['thrown'])[:160])})"
     with contextlib.suppress(ValueError):
-        return f"llama.cpp crashes while loading it ({signal.Signals(-done.returncode).name})"
-    return "llama.cpp crashes while loading it"
+        return f" ({signal.Signals(-done.returncode).name})"
+    return ""
 
 
 def explain(log: list[str]) -> str:

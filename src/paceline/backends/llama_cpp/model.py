@@ -125,7 +125,7 @@ class LoadedModel:
     process: the process that llama.cpp's threads belong to."""
 
     def __init__(self, path: Path, settings: LlamaSettings, extras: Sequence[PassExtra]) -> None:
-        self._cpp, self.process = binding.llama_cpp(), ForkGuard()
+        self.path, self._cpp, self.process = path, binding.llama_cpp(), ForkGuard()
         gate.require_gguf_path(path)
         key = kernels.sharing_key(path) if settings.kernels else b""
         shares = bool(_with_kernels[key])

@@ -36,7 +36,7 @@ from paceline.speculative.interfaces import NO_OUTPUTS, Session
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from paceline.backends.llama_cpp.model import LlamaSettings
+    from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
     from paceline.backends.llama_cpp.target import LlamaTarget
 
 MAX_ROWS = 512  # of a pass
@@ -45,7 +45,7 @@ NO_SEQUENCE = -1
 SHARED_HEAD = "blk.{}.nextn.shared_head_head.weight"
 MAX_ERROR = 0.05  # of reduced logits, relative to the spread of the full ones: rounding to 8 bits is below it
 # Architectures whose graph gives the layers' outputs for rows with logits only.
-NARROW_OUTPUTS = ("deepseek4", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
+NARROW_OUTPUTS = ("deepseek4", "gemma4-assistant", "mimo2", "nemotron_h_moe", "qwen3next", "step35")
 
 
 class MtpStates(PassExtra):
@@ -54,6 +54,7 @@ class MtpStates(PassExtra):
 
     def __init__(self) -> None:
         self._in_use = False
+        self.followers: weakref.WeakSet[MtpDraft] = weakref.WeakSet()  # whose contexts read the target's
 
     def on_load(self, params: Any) -> None:
         params.load_mtp = True
@@ -63,6 +64,12 @@ class MtpStates(PassExtra):
         self.layers = range(target.layers + 1, target.layers + 2)
         if self._in_use:
             _show_states(self._context, masked=False)
+        for draft in self.followers:
+            draft.open_context()
+
+    def detach(self) -> None:
+        for draft in self.followers:
+            draft.free_context()
 
     def prepare(self, target: LlamaTarget, sessions: int) -> None:
         if not self._in_use:
@@ -95,7 +102,7 @@ def _states(context: Any, rows: int, width: int) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
     """A row of a pass. position: in the session's sequence, which leaves out the tokens of gaps."""
 
     token: int
@@ -107,14 +114,17 @@ class _Row:
 
 class MtpDraft(HeadBase):
     """The layers as a draft model. `inner` is the target, whose states HeadDrafter hands on.
+    model: that of the layers, the target's own or another file's.
     Raises ModelError if llama.cpp makes no context for them."""
 
     kind = "mtp"
 
-    def __init__(self, target: LlamaTarget, settings: LlamaSettings) -> None:
-        super().__init__(target.path, target)
-        model, caps = target.model, target.caps
-        self.heads = int(binding.llama_cpp().llama_model_n_layer_nextn(model.pointer))
+    def __init__(self, target: LlamaTarget, model: LoadedModel, settings: LlamaSettings) -> None:
+        super().__init__(model.path, target)
+        caps, self._model, self._settings = target.caps, model, settings
+        # Another file's layers are one head together.
+        count = binding.llama_cpp().llama_model_n_layer_nextn
+        self.heads = int(count(model.pointer)) if model is target.model else 1
         self.width = output_width(target)
         self.config = HeadConfig(
             kind=self.kind,
@@ -136,48 +146,53 @@ class MtpDraft(HeadBase):
         )
         self.settings = target.settings
         self.weight_bytes = None
-        self._narrow = model.architecture in NARROW_OUTPUTS
-        self._kernels = model.kernels
+        self._narrow = self._model.architecture in NARROW_OUTPUTS
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
         # Closed sessions keep their rows, for texts that begin with theirs.
         mains = 2 * caps.max_sessions
         self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
         self._batch = Batch(MAX_ROWS, MAX_ROWS, target.vocab.size, self.width)
-        kernels.set_enabled(self._kernels)
+        self.vocabulary: DraftVocabulary | None = None
+        self.open_context()
+        self.vocabulary = self._reduced_vocabulary()
+
+    def open_context(self) -> None:
+        kernels.set_enabled(self._model.kernels)
         self._context: Any = binding.make_context(
-            model.pointer,
-            target.path,
-            settings,
+            self._model.pointer,
+            self.path,
+            self._settings,
             n_ctx=self._cells,
-            sequences=mains + MAX_BRANCHES,
+            sequences=2 * self.caps.max_sessions + MAX_BRANCHES,
             rows=MAX_ROWS,
             n_batch=MAX_ROWS,
-            changes=[_as_mtp],
+            changes=[self._as_draft],
             layers=self.heads,
         )
         self.memory = binding.llama_cpp().llama_get_memory(self._context)
         _show_states(self._context, masked=self._narrow)
-        self.vocabulary = self._reduced_vocabulary(settings)
 
-    def _reduced_vocabulary(self, settings: LlamaSettings) -> DraftVocabulary | None:
+    def _reduced_vocabulary(self) -> DraftVocabulary | None:
         """Return a reduced draft vocabulary; None if the whole is small, or if the layers' outputs do not
         give the logits by themselves."""
         n_vocab, target = self.vocab.size, self.inner
-        if n_vocab < MIN_VOCAB or self._narrow or self.heads > 1 or not self._kernels:
+        if n_vocab < MIN_VOCAB or self._narrow or self.heads > 1 or not self._model.kernels:
             return None
         try:
             rows = ModelWeights(self.path).output_rows(SHARED_HEAD.format(target.layers))
         except ModelError:  # a type of weights that is not read here
             return None
         reduced = DraftVocabulary(n_vocab, rows.rows, partial(target.make_linear, bias=None))
-        self.vocabulary = None
         session = self.open()
         session.extend([0, 1, 2])
         (out,) = self.forward([(session, EMPTY)], NO_OUTPUTS)
         full = out.logits(0)[reduced.ids]
         error = np.abs(reduced.logits(np.stack(session._outputs))[0] - full).max()
         return reduced if error < MAX_ERROR * max(1e-6, float(np.std(full))) else None
+
+    def _as_draft(self, params: Any) -> None:
+        params.ctx_type = binding.llama_cpp().LLAMA_CONTEXT_TYPE_MTP
 
     @property
     def description(self) -> str:
@@ -193,6 +208,9 @@ class MtpDraft(HeadBase):
 
     def close(self) -> None:
         """Free the context, but not the target."""
+        self.free_context()
+
+    def free_context(self) -> None:
         if self._context is not None:
             context, self._context, self.memory = self._context, None, None
             if self.inner.model.process.is_current:
@@ -251,7 +269,7 @@ class MtpDraft(HeadBase):
         depth = min((s.next_depth for s in sessions if s.has_rows), default=None)
         if depth is None:
             return False
-        room, parts = MAX_ROWS, list[tuple[MtpSession, list[_Row]]]()
+        room, parts = MAX_ROWS, list[tuple[MtpSession, list[Row]]]()
         for session in sessions:
             if session.has_rows and session.next_depth == depth and room:
                 rows = session.next_rows(room)
@@ -259,38 +277,36 @@ class MtpDraft(HeadBase):
                 room -= len(rows)
         self._make_room(MAX_ROWS - room)
         rows = [row for _, part in parts for row in part]
-        has_outputs = any(row.wants_logits for row in rows)
         reduced = self.vocabulary if self._ids is not None else None
         # The text is computed by every layer, and a drafted token by its own.
-        heads = range(self.heads) if depth < 0 else [depth % self.heads]
-        for head in heads:
+        for head in range(self.heads) if depth < 0 else [depth % self.heads]:
             if head:
                 for session, part in parts:
                     self.truncate(session.sequence, part[0].position)
-            self._decode(rows, head, has_outputs=has_outputs and reduced is None)
-        states = _states(self._context, len(rows), self.width) if has_outputs else None
-        if reduced is not None and states is not None:
-            logits = reduced.logits(states[[row.wants_logits for row in rows]])
-        else:
-            logits = self._batch.logits(self._context)
-        at = output = 0
+            self._decode(rows, head, with_logits=reduced is None)
+        wanted = [i for i, row in enumerate(rows) if row.wants_logits]
+        logits, states = self._batch.logits(self._context), np.empty((0, self.width), np.float32)
+        if wanted:
+            states = _states(self._context, len(wanted) if self._narrow else len(rows), self.width)
+            states = states.copy() if self._narrow else states[wanted]
+            logits = logits if reduced is None else reduced.logits(states)
+        at = 0
         for session, part in parts:
-            n_outputs = sum(row.wants_logits or (self._narrow and has_outputs) for row in part)
-            own = None if states is None else states[at : at + len(part)]
-            session.take(part, own, logits[output : output + n_outputs])
-            at, output = at + len(part), output + n_outputs
+            end = at + sum(row.wants_logits for row in part)
+            session.take(len(part), states[at:end], logits[at:end])
+            at = end
         return True
 
-    def _decode(self, rows: Sequence[_Row], head: int, *, has_outputs: bool) -> None:
+    def _decode(self, rows: Sequence[Row], head: int, *, with_logits: bool) -> None:
         if self.heads > 1:
             from llama_cpp import llama_cpp_ext
 
             llama_cpp_ext.llama_set_nextn_layer_offset(self._context, head)
-        self._batch.clear(all_outputs=self._narrow and has_outputs)
+        self._batch.clear()
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
-            self._batch.add(row.token, row.position, [row.sequence], row.wants_logits and has_outputs)
-        kernels.set_enabled(self._kernels)
+            self._batch.add(row.token, row.position, [row.sequence], row.wants_logits and with_logits)
+        kernels.set_enabled(self._model.kernels)
         code = self._batch.decode(self._context)
         binding.helpers().on_compute()
         if code:
@@ -303,10 +319,6 @@ class MtpDraft(HeadBase):
             if used + n > self._cells and not session.tokens:
                 used -= session.cells
                 session.drop()
-
-
-def _as_mtp(params: Any) -> None:
-    params.ctx_type = binding.llama_cpp().LLAMA_CONTEXT_TYPE_MTP
 
 
 class MtpSession(HeadSession):
@@ -383,7 +395,7 @@ class MtpSession(HeadSession):
             return -1 if self._head.heads > 1 else 0
         return 0 if known < 0 or self._goal is None else self._goal.depths()[known]
 
-    def next_rows(self, room: int) -> list[_Row]:
+    def next_rows(self, room: int) -> list[Row]:
         """Return the next rows, at most `room`: those of the text and the root, or a level of the tree."""
         start = self._next - self._first
         if not self._rows:
@@ -395,19 +407,16 @@ class MtpSession(HeadSession):
             tokens = self.tokens[at : at + n] + ([self.tokens[-1]] if with_root else [])
             states = self._features(len(tokens))[:, 0]
             return [
-                _Row(token, state, start + i, self.sequence, i == n)
+                Row(token, state, start + i, self.sequence, i == n)
                 for i, (token, state) in enumerate(zip(tokens, states, strict=True))
             ]
         assert self._goal is not None
-        tree, known = self._goal, len(self._rows) - 1
-        depths = tree.depths()
-        depth, end = depths[known], known
-        while end < min(len(tree), known + room) and depths[end] == depth and tree.parents[end] < known:
-            end += 1
+        tree, known, nodes = self._goal, len(self._rows) - 1, self._level(room)
+        depth = tree.depths()[known]
         level = [
-            _Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], start + depth,
+            Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], start + depth,
                  self._sequence_of(node, tree, depth), True)
-            for node in range(known, end)
+            for node in nodes
         ]  # fmt: skip
         if self._head.heads == 1:
             return level
@@ -416,9 +425,20 @@ class MtpSession(HeadSession):
         states = [self._features(1)[0, 0], *self._outputs]
         self._head.truncate(self.sequence, start)
         return [
-            *(_Row(token, states[i], start + i, self.sequence, False) for i, token in enumerate(above)),
+            *(Row(token, states[i], start + i, self.sequence, False) for i, token in enumerate(above)),
             *level,
         ]
+
+    def _level(self, room: int) -> range:
+        """Return the next nodes of the tree of one depth, at most `room`."""
+        assert self._goal is not None
+        tree, known = self._goal, len(self._rows) - 1
+        depths, end = tree.depths(), known
+        while (
+            end < min(len(tree), known + room) and depths[end] == depths[known] and tree.parents[end] < known
+        ):
+            end += 1
+        return range(known, end)
 
     def _sequence_of(self, node: int, tree: DraftTree, depth: int) -> int:
         """Return the sequence of a node: its parent's for a first child, else a new branch."""
@@ -430,20 +450,15 @@ class MtpSession(HeadSession):
         self._sequences.append(sequence)
         return sequence
 
-    def take(
-        self, rows: Sequence[_Row], states: NDArray[np.float32] | None, logits: NDArray[np.float32]
-    ) -> None:
-        """Take the outputs of rows. logits: of those that have some, or of all."""
-        self.computed += len(rows)
-        n = min(self._left, len(rows))
+    def take(self, computed: int, states: NDArray[np.float32], logits: NDArray[np.float32]) -> None:
+        """Count rows, and take the outputs of those that have some."""
+        self.computed += computed
+        n = min(self._left, computed)
         if n:
             self._advance(n)
             self._left -= n
-        wanted = [i for i, row in enumerate(rows) if row.wants_logits]
-        for rank, i in enumerate(wanted):
-            assert states is not None
-            self._outputs.append(states[i].copy())
-            self._rows.append(logits[i if len(logits) == len(rows) else rank].copy())
+        self._outputs += list(states)
+        self._rows += list(logits.copy())
 
     def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
         """One layer of several has computed the root: it waits to be computed by all."""

@@ -36,6 +36,7 @@ from paceline.backends.llama_cpp.extras import JoinedExtras, PassExtra
 from paceline.backends.llama_cpp.kernels.matrices import KernelLinear
 from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, expert_counts, identity
 from paceline.backends.llama_cpp.mtp import MtpDraft
+from paceline.backends.llama_cpp.mtp_assistant import AssistantDraft
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
@@ -228,10 +229,11 @@ class LlamaTarget:
         if self.context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
-    def open_mtp(self) -> MtpDraft:
+    def open_mtp(self, path: Path | None = None) -> MtpDraft:
         """See PredictsFurtherTokens."""
         self._require_open()
-        return MtpDraft(self, self._settings)
+        given = self._settings
+        return MtpDraft(self, self.model, given) if path is None else AssistantDraft(self, path, given)
 
     def first_layers(self, n: int) -> LlamaTarget:
         check_exit(n, self.layers, self.path)

@@ -50,6 +50,7 @@ def _run(target: LlamaTarget, *, mtp: bool) -> None:
 
 def _draft(target: LlamaTarget, prompt: list[int], drafted: DraftTree) -> None:
     """Run the model's own MTP layers."""
+    print(gate.DRAFTING_WORD, flush=True)
     draft = target.open_mtp()
     with closing(target.open()) as session, closing(draft.open()) as drafting:
         session.extend(prompt)

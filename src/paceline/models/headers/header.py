@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
@@ -18,7 +19,7 @@ from paceline.models.headers.facts import (
 )
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
-from paceline.models.headers.plain_file import exists
+from paceline.models.headers.plain_file import exists, open_regular_file
 from paceline.models.headers.vocabulary import end_tokens
 from paceline.speculative.errors import ModelError
 
@@ -176,6 +177,14 @@ def mtp_cost(parts: Sequence[GGUFHeader], arch: str) -> float:
     own = sum(n for name, n in read.items() if name.startswith(layers)) if layers else 0.0
     total = sum(read.values()) - own - read.get("token_embd.weight", 0.0) * ("output.weight" in read)
     return (own / len(layers) + output) / total if own and total > 0 else 0.0
+
+
+def is_assistant(path: Path) -> bool:
+    """Return whether a GGUF file only has layers for multi-token prediction that read another model's cache.
+    Its first key is the architecture; nothing else is read."""
+    with suppress(ModelError), open_regular_file(path) as file:
+        return b"gemma4-assistant" in file.read(96)
+    return False
 
 
 def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:

@@ -1,0 +1,127 @@
+"""An assistant: layers for multi-token prediction in a file of their own, for Gemma 4.
+
+They have no keys and values but those of the target's last layers, which they read in the target's own cells.
+So nothing of the text is computed, and drafted tokens see each other by the layers' output only: the rows of
+a tree all have the root's position, and need no branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.backends.llama_cpp import binding
+from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
+from paceline.backends.llama_cpp.mtp import MtpDraft, MtpSession, MtpStates, Row
+from paceline.models.headers.gguf_header import GGUFHeader
+from paceline.models.headers.header import read_parts
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Session
+from paceline.speculative.tree import DraftTree
+
+if TYPE_CHECKING:
+    from paceline.backends.llama_cpp.target import LlamaTarget
+
+
+class AssistantDraft(MtpDraft):
+    """The assistant in the file `path`. Raises ModelError if it is another target's."""
+
+    def __init__(self, target: LlamaTarget, path: Path, settings: LlamaSettings) -> None:
+        _check_target(path, target)
+        model = LoadedModel(path, replace(settings, mtp=False, experts=0), ())
+        try:
+            super().__init__(target, model, settings)
+        except BaseException:
+            model.close()
+            raise
+        target.cache.reset(target.context)  # whose cells llama.cpp has dropped
+        self._followers = next(extra.followers for extra in target.extras if isinstance(extra, MtpStates))
+        self._followers.add(self)
+
+    def _as_draft(self, params: Any) -> None:
+        super()._as_draft(params)
+        target = self.inner
+        params.ctx_other, params.n_seq_max = target.context, target.cache.n_sequences
+        params.n_ctx = binding.llama_cpp().llama_n_ctx(target.context)
+
+    @property
+    def description(self) -> str:
+        return f"{binding.description(self._model.pointer)} (MTP)"
+
+    def open(self, beside: Session | None = None) -> AssistantSession:
+        return AssistantSession(self, self.caps.n_ctx, beside)
+
+    def reopen(self, session: Any, beside: Session | None) -> None:
+        session.beside = beside
+
+    def close(self) -> None:
+        self._followers.discard(self)
+        super().close()
+        self._model.close()
+
+
+def _check_target(path: Path, target: LlamaTarget) -> None:
+    """llama.cpp would read the target's cells beyond their bounds."""
+    own, other = (read_parts(file, tokens=False)[0] for file in (path, target.path))
+    shapes = [_cache_shape(own, layer) for layer in range(own.number("gemma4-assistant.block_count"))]
+    if (
+        target.model.architecture != "gemma4"
+        or own.number("gemma4-assistant.embedding_length_out") != target.hidden_size
+        or own.length("tokenizer.ggml.tokens") != target.vocab.size
+        or shapes != [_cache_shape(other, -2 if is_windowed else -1) for is_windowed, *_ in shapes]
+    ):
+        raise ModelError(f"{path}: is the assistant (MTP) of another model than {target.path}")
+
+
+def _cache_shape(header: GGUFHeader, layer: int) -> tuple[int, int, int]:
+    """Return of a layer whether it has a window, its heads of keys, and their size."""
+    arch = header.text("general.architecture")
+
+    def of(key: str) -> int:
+        numbers = header.numbers(f"{arch}.attention.{key}") or [0]
+        return numbers[layer if len(numbers) > 1 else 0]
+
+    is_windowed = of("sliding_window_pattern")
+    return is_windowed, of("head_count_kv"), of("key_length_swa" if is_windowed else "key_length")
+
+
+class AssistantSession(MtpSession):
+    """A text in an assistant. beside: the target's session, None in measurements."""
+
+    def __init__(self, draft: AssistantDraft, n_ctx: int, beside: Session | None) -> None:
+        super().__init__(draft, n_ctx)
+        self.beside: Any = beside
+        self._state = np.zeros(draft.width, np.float32)  # of the token before the root
+
+    @property
+    def pending_tokens(self) -> int:
+        return 0
+
+    def observe(self, start: int, features: Any) -> None:
+        if start + len(features) > self._known:
+            self._state, self._known = features[-1, 0], start + len(features)
+
+    def rewind(self, n: int) -> None:
+        self.discard_tree()
+        self.tokens, self._known = [], 0
+
+    def next_rows(self, room: int) -> list[Row]:
+        place, sequence = len(self.tokens) - 1, 0
+        if self.beside is not None:
+            slot = self.beside.slot
+            place, sequence = slot.position(len(slot.cached)), slot.sequence
+        if not self._rows:
+            return [Row(self.tokens[-1], self._state, place, sequence, True)]
+        tree = self._goal
+        assert tree is not None
+        return [
+            Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], place, sequence, True)
+            for node in self._level(room)
+        ]
+
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        self._rewind()
