@@ -19,12 +19,11 @@ import pytest
 from huggingface_hub.utils import WeakFileLock, close_session
 
 from hub_server import COMMIT, Hub, own_cache, serving
-from paceline.heads.files import CARD, CONFIG, SAMPLE, WEIGHT_FILES
 from paceline.models.resolve import file_of
 from paceline.models.stores import download
 from paceline.models.stores.download import pull
 from paceline.models.stores.hub_cache import find_cached, repo_folder
-from paceline.models.stores.reference import HEAD_CONFIG, HEAD_EXTRAS, HEAD_WEIGHTS, LocalFile, parse
+from paceline.models.stores.reference import LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 
 Seen = list[tuple[str, int, int]]
@@ -386,10 +385,6 @@ def test_a_repository_of_something_else_is_told_from_a_head(hub: Hub) -> None:
     hub.repos["user/data"] = {"config.json": b"{}", "data.csv": b"1"}
     for name in ("user/model", "user/data"):
         refused(UsageError, "has no model as a GGUF file", "a draft head's", text=name)
-
-
-def test_files_of_heads_that_are_downloaded_are_those_that_are_read() -> None:
-    assert (HEAD_WEIGHTS, HEAD_CONFIG, set(HEAD_EXTRAS)) == (WEIGHT_FILES, CONFIG, {CARD, SAMPLE})
 
 
 @pytest.mark.parametrize("endpoint", ["http://[::1", "http://127.0.0.1:99999"])

@@ -17,7 +17,7 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.reference import HEAD_CONFIG, head_files
+from paceline.models.stores.reference import HEAD_CONFIG, HEAD_KEYS, head_files
 from paceline.models.stores.search import (
     HUB,
     OLLAMA,
@@ -33,9 +33,6 @@ from paceline.system.home import expand_user
 from paceline.system.identity import cached, file_fingerprint
 
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
-HEAD_KEYS = frozenset(
-    ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
-)
 # The facts of a model that `paceline pairs --json` prints, and their names there.
 PRINTED = (
     *("format", "name", "arch", "family", "parameters", "quantisation", "size", "n_ctx", "n_layers"),

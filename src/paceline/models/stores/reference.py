@@ -38,6 +38,10 @@ AUXILIARY_FILES = {
 HEAD_CONFIG = "config.json"
 HEAD_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 HEAD_EXTRAS = ("card.json", "target_sample.safetensors")
+# Entries of that configuration that no whole model's has.
+HEAD_KEYS = frozenset(
+    ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
+)
 
 _WORD = r"[A-Za-z0-9_]"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
