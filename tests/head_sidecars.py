@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 
-from gguf_files import finish
+from gguf_files import add_bytes, byte_vocabulary, finish
 from head_layouts import HeadReference
 from paceline.heads.config import HeadConfig, read_config
 from paceline.heads.files import renamed
@@ -20,15 +20,10 @@ EAGLE3_HEADS = (
     *("eagle3_norm_before_residual", "eagle3_safeailab", "eagle3_safeailab_head_dim"),
     "eagle3_safeailab_wide_target",
 )
+# Not those that are causal in their layers with a window only: a file is causal in all layers or in none.
 BLOCK_HEADS = (
-    *(
-        "dflash",
-        "dflash_full_vocabulary",
-        "dflash_sliding",
-        "dflash_sliding_non_causal",
-        "dflash_small_blocks",
-    ),
-    *("dspark", "dspark_from_mask", "dspark_no_markov"),
+    *("dflash", "dflash_full_vocabulary", "dflash_sliding_non_causal", "dflash_small_blocks"),
+    *("dspark", "dspark_no_markov"),
 )
 TENSORS = {
     "fc.weight": "fc.weight", "norm.weight": "output_norm.weight", "lm_head.weight": "output.weight",
@@ -60,22 +55,18 @@ def write_sidecar(
     config: HeadConfig,
     weights: dict[str, Any],
     kind: GGMLQuantizationType = F32,
-    *,
-    has_tokens: bool = True,
     **fields: Any,
 ) -> Path:
     """Write a head's file. weights: under the names of heads' folders, with `d2t` as offsets.
-    fields: further values, or None for those that are left out, with _ for a dot. has_tokens: with the
-    target's tokenizer."""
+    fields: further values, with __ for a dot."""
     arch, shape = "eagle3" if config.kind == "eagle3" else "dflash", config.shape
     writer = GGUFWriter(path, arch)
     writer.add_name("Random Head")
-    if has_tokens:
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list([f"t{i}" for i in range(config.target.vocab)])
+    tokens = byte_vocabulary()
+    if config.target.vocab == len(tokens):
+        add_bytes(writer, tokens)
     else:
-        writer.add_tokenizer_model("no_vocab")
-        writer.add_vocab_size(config.target.vocab)
+        writer.add_token_list([f"t{i}" for i in range(config.target.vocab)])
     values: dict[str, Any] = {
         "context_length": 512,
         "embedding_length": shape.hidden,

@@ -144,7 +144,9 @@ def test_pairs_lists_models_beside_heads(
         done = command(capsys, "pairs", *target, "--folder", folder, "--json")
         assert done.code == 0
         assert str(folder) not in str(done.json.get("models", ""))
-        assert f"{published}: is a draft head, no model" in str(done.json["notes"])
+        assert f"{published}: is a draft head (eagle3) for another model, 32 wide, 96 tokens" in str(
+            done.json["notes"]
+        )
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
