@@ -369,6 +369,20 @@ def test_a_draft_head_is_downloaded_into_one_folder(hub: Hub, cache: Path, small
     assert hub.ranges_asked() == []
 
 
+def test_a_draft_head_beside_a_model_is_downloaded_by_its_name(hub: Hub, cache: Path) -> None:
+    hub.repos["user/both"] = {"m-Q8_0.gguf": DATA, "eagle3-m-Q8_0.gguf": DATA[::-1]}
+    name = "hf.co/user/both:eagle3"
+    with pytest.raises(UsageError, match=f"is not on this machine: paceline pull {name}"):
+        file_of(name)
+    (file,) = pulled(name)
+    assert (file.path.name, file.path.read_bytes()) == ("eagle3-m-Q8_0.gguf", DATA[::-1])
+    assert file_of(name) == file_of("user/both:eagle3-m-Q8_0.gguf") == file.path
+    assert file_of("user/both") == file.path  # nothing else is here
+    (model,) = pulled("user/both")
+    assert model.path.name == file_of("user/both").name == file_of("user/both:Q8_0").name == "m-Q8_0.gguf"
+    assert file_of(name) == file.path
+
+
 def test_an_interrupted_head_goes_on_and_a_wrong_small_file_is_thrown_away(hub: Hub, cache: Path) -> None:
     hub.repos["user/head"], hub.small = HEAD, frozenset({"config.json"})
     hub.wrong = {"config.json": HEAD["config.json"][::-1]}
