@@ -156,7 +156,7 @@ def _own(data: Entries) -> HeadConfig:
     return HeadConfig(
         kind=kind,
         target=target,
-        shape=_shape(data.part("layer")),
+        shape=read_shape(data.part("layer")),
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB),
         layer_ids=layer_ids,
         n_layers=data.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
@@ -180,7 +180,7 @@ def _speculators(data: Entries) -> HeadConfig:
     out = HeadConfig(
         kind=kind,
         target=_facts(own.part("target")) if "target" in own else verifier,
-        shape=_shape(layer),
+        shape=read_shape(layer),
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB, 0) or vocab,
         n_layers=layer.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
         windows=_windows(layer),
@@ -212,7 +212,7 @@ def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:
 
 def _dflash(data: Entries) -> HeadConfig:
     """The layout of DFlash's authors, whose layers are numbered by their outputs."""
-    own, shape, vocab = data.part("dflash_config"), _shape(data), data.integer("vocab_size", MAX_VOCAB)
+    own, shape, vocab = data.part("dflash_config"), read_shape(data), data.integer("vocab_size", MAX_VOCAB)
     n_layers = data.integer("num_hidden_layers", MAX_COUNT, least=1)
     ids = own.integers("target_layer_ids", MAX_COUNT) or _spread(
         data.integer("num_target_layers", MAX_COUNT, least=4), n_layers
@@ -256,7 +256,7 @@ def _safeailab(data: Entries) -> HeadConfig | None:
     is_eagle3 = any("Eagle3" in name for name in data.texts("architectures")) or "draft_vocab_size" in data
     if not is_eagle3 and data.data.get("num_hidden_layers") != 1:
         return None
-    shape, vocab = _shape(data), data.integer("vocab_size", MAX_VOCAB)
+    shape, vocab = read_shape(data), data.integer("vocab_size", MAX_VOCAB)
     hidden = data.integer("target_hidden_size", MAX_WIDTH, 0) or shape.hidden
     return HeadConfig(
         kind="eagle3" if is_eagle3 else "eagle",
@@ -283,7 +283,8 @@ def _windows(layer: Entries) -> tuple[int, ...]:
     return out if any(out) else ()
 
 
-def _shape(layer: Entries) -> LayerShape:
+def read_shape(layer: Entries) -> LayerShape:
+    """Return the dimensions of a layer under the names of config.json. Raises ModelError."""
     hidden = layer.integer("hidden_size", MAX_WIDTH, least=1)
     heads = layer.integer("num_attention_heads", MAX_COUNT, least=1)
     kv_heads = layer.integer("num_key_value_heads", heads, 0) or heads

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def sidecar_config(path: Path) -> HeadConfig | None:
     found = ARCHITECTURE.search(start) if start.startswith(b"GGUF") else None
     arch = "" if found is None else start[found.end() :][: found[1][0]].decode(errors="replace")
     _refuse_mtp(path, arch, start)
-    return _config(_open(path), arch) if arch in ENCODER_NORMS else None
+    return _config(_open(path)) if arch in ENCODER_NORMS else None
 
 
 def _refuse_mtp(path: Path, arch: str, start: bytes) -> None:
@@ -96,21 +97,29 @@ def _open(path: Path) -> GGUFFile:
     return GGUFFile(path, lambda key, count: count <= MAX_COUNT and not key.startswith("tokenizer."))
 
 
-def _config(file: GGUFFile, arch: str) -> HeadConfig:
+def _value(file: GGUFFile, key: str) -> Any:
+    """Return an unchecked value of the architecture's metadata, None if it is absent."""
+    found = file.values.get(f"{file.text('general.architecture')}.{key}")
+    return found.tolist() if isinstance(found, np.ndarray) else found
+
+
+def layer_values(file: GGUFFile) -> dict[str, Any]:
+    """Return the dimensions of a layer under the names of config.json, unchecked."""
+    return {ours: _value(file, theirs) for ours, theirs in LAYER_KEYS.items()}
+
+
+def _config(file: GGUFFile) -> HeadConfig | None:
     """Translate the metadata into the layout of speculators, whose reader checks it."""
-
-    def value(key: str) -> Any:
-        found = file.values.get(f"{arch}.{key}")
-        return found.tolist() if isinstance(found, np.ndarray) else found
-
-    layer = {ours: value(theirs) for ours, theirs in LAYER_KEYS.items()}
+    if (arch := file.text("general.architecture")) not in ENCODER_NORMS:
+        return None
+    value, layer = partial(_value, file), layer_values(file)
     slides = np.ravel(value("attention.sliding_window_pattern") or [])
     layer["layer_types"] = ["sliding_attention" if it else "full_attention" for it in slides]
     layer["vocab_size"] = n_vocab = file.length("tokenizer.ggml.tokens") or value("vocab_size")
     if (kind := value("rope.scaling.type")) not in (None, "none"):
         layer["rope_scaling"] = {"rope_type": kind, "factor": value("rope.scaling.factor")}
     drafted, markov = file.tensors.get(DRAFT_IDS), file.tensors.get(MARKOV)
-    is_causal, prefix = bool(value("attention.causal")), "eagle_" if arch == EAGLE3 else ""
+    is_causal, prefix = bool(value("attention.causal")) and arch == DFLASH, "eagle_" * (arch == EAGLE3)
     entries = {
         **{ours: value(theirs) for ours, theirs in KEYS.items()},
         SPECULATORS_KEY: arch if markov is None else "dspark",

@@ -11,9 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import HeadConfig
+from paceline.heads.config import HeadConfig, layer_entries, read_shape
 from paceline.heads.decoder import LayerShape
-from paceline.heads.sidecar import EAGLE3, LLAMA_LAYER_NAMES, gguf_name, reordered
+from paceline.heads.entries import MAX_COUNT, Entries, prefix_errors
+from paceline.heads.sidecar import (
+    EAGLE3,
+    LAYER_KEYS,
+    LLAMA_LAYER_NAMES,
+    gguf_name,
+    layer_values,
+    reordered,
+)
 from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorRows,
@@ -78,23 +86,10 @@ def read_llama(path: Path) -> LlamaFile:
     if file.text("general.architecture") != "llama" or "output.weight" in file.tensors:
         raise ModelError(f"{path}: only Llamas with one matrix for embedding and output can be trained on")
 
-    def number(key: str, default: float | None = None) -> float:
-        value = file.values.get(f"llama.{key}", default)
-        if not isinstance(value, int | float):
-            raise ModelError(f"{path}: does not say its {key}")
-        return value
-
-    heads, hidden = int(number("attention.head_count")), int(number("embedding_length"))
-    shape = LayerShape(
-        hidden,
-        heads,
-        int(number("attention.head_count_kv", heads)),
-        int(number("attention.key_length", hidden // heads)),
-        int(number("feed_forward_length")),
-        float(number("attention.layer_norm_rms_epsilon")),
-        float(number("rope.freq_base", 10_000.0)),
-    )
-    layers, weights = int(number("block_count")), dict[str, NDArray[np.float32]]()
+    layer = Entries(layer_values(file), "the header")
+    with prefix_errors(path):
+        shape, layers = read_shape(layer), layer.integer("num_hidden_layers", MAX_COUNT)
+    weights = dict[str, NDArray[np.float32]]()
     names = ["embed_tokens.weight", "norm.weight"]  # in a fixed order, as an optimizer's state has theirs
     names += [f"layers.{i}.{name}.weight" for i in range(layers) for name in LLAMA_LAYER_NAMES]
     if others := {gguf_name(name, EAGLE3) for name in names} ^ set(file.tensors):
@@ -120,20 +115,14 @@ def _write(
 
 
 def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict[str, Any]:
+    layer = layer_entries(shape) | {"num_hidden_layers": layers}
     return {
         "general.architecture": arch,
         f"{arch}.vocab_size": vocab,
         f"{arch}.context_length": 8192,
-        f"{arch}.embedding_length": shape.hidden,
-        f"{arch}.block_count": layers,
-        f"{arch}.feed_forward_length": shape.feed_forward,
-        f"{arch}.attention.head_count": shape.heads,
-        f"{arch}.attention.head_count_kv": shape.kv_heads,
-        f"{arch}.attention.key_length": shape.head_dim,
         f"{arch}.attention.value_length": shape.head_dim,
-        f"{arch}.attention.layer_norm_rms_epsilon": shape.eps,
         f"{arch}.rope.dimension_count": shape.head_dim,
-        f"{arch}.rope.freq_base": shape.rope_theta,
+        **{f"{arch}.{theirs}": layer[ours] for ours, theirs in LAYER_KEYS.items() if ours in layer},
     }
 
 
