@@ -13,9 +13,13 @@ import numpy as np
 
 from paceline.backends.interface import OutputHead
 from paceline.backends.toy import ToyTarget
+from paceline.heads.files import read_head
+from paceline.heads.target import HeadTarget
+from paceline.speculative.tree import chain
 
 HEADS = Path(__file__).parent / "data" / "heads"
 REFERENCE_LAYERS = 6  # of a reference's target
+TOLERANCE = 1e-4  # of logits
 Container = Literal["safetensors", "torch"]
 Dtype = Literal["F32", "F16", "BF16"]
 FILES = {
@@ -159,3 +163,32 @@ def write_with_torch(path: Path, tensors: dict[str, np.ndarray], dtype: Dtype) -
     kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]
     state = {name: torch.from_numpy(tensor) for name, tensor in tensors.items()}
     torch.save({name: t.to(kind) if t.is_floating_point() else t for name, t in state.items()}, path)
+
+
+def require_agreement(path: Path, reference: HeadReference) -> HeadTarget:
+    """Load a head, and compare one greedy draft with its authors' one."""
+    head = HeadTarget(read_head(path), ReferenceTarget(reference))
+    values, kind = reference.values, reference.about["kind"]
+    n = len(values["features"])
+    features = values["features"].reshape(n, len(head.config.layer_ids), -1)
+    session = head.open()
+    if kind in ("dflash", "dspark"):
+        n = int(values["anchors"][0])
+        tokens, drafted = values["tokens"][: n + 1], values["draft_tokens"][0]
+        expected = values["draft_logits"][0]
+    elif kind == "medusa":
+        expected = values["logits"][:, -1]
+        tokens = drafted = np.zeros(n + 1, int)
+    else:
+        tokens, drafted, expected = values["tokens"][: n + 1], values["draft_tokens"], values["draft_logits"]
+    session.observe(0, features[:n])
+    session.extend(tokens.tolist())
+    _, rows = session.compute(chain(drafted[: len(expected) - 1].tolist(), "x"))
+    assert len(rows) == len(expected)
+    assert np.abs(np.array(rows) - expected).max() < TOLERANCE
+    full = head.scatter(rows[0])
+    assert len(full) == 96
+    assert np.isfinite(full).sum() == len(rows[0])
+    if kind != "medusa":
+        assert full.argmax() == drafted[0]  # the target's own ids
+    return head

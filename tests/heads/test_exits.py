@@ -19,7 +19,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.parts import DrafterInputs
 from paceline.drafts import kind_of, open_head
-from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, _shape
+from paceline.heads.config import ExitFacts, HeadConfig, TargetFacts, read_shape
 from paceline.heads.decoder import KeyValueCache, causal_mask
 from paceline.heads.entries import Entries
 from paceline.heads.exit_target import ExitTarget, KangarooSession
@@ -53,7 +53,7 @@ def exit_drafter(kind: str, target: ToyTarget) -> ModelDrafter:
 def kangaroo_reference() -> tuple[KangarooHead, dict[str, np.ndarray]]:
     reference = load_reference("kangaroo")
     facts = TargetFacts(hidden=32, vocab=96)
-    config = HeadConfig("kangaroo", facts, _shape(Entries(reference.config)), 96, (2,))
+    config = HeadConfig("kangaroo", facts, read_shape(Entries(reference.config)), 96, (2,))
     weights = {**reference.weights, "lm_head.weight": reference.target["lm_head.weight"]}
     return KangarooHead(config, weights), reference.values
 

@@ -11,50 +11,18 @@ import pytest
 
 from head_layouts import (
     REFERENCE_LAYERS,
-    HeadReference,
-    ReferenceTarget,
     load_reference,
     reference_names,
+    require_agreement,
     with_older_rope,
     write_layout,
     zlab_config,
 )
-from paceline.heads.files import head_config, read_head
-from paceline.heads.target import HeadTarget
+from paceline.heads.files import head_config
 from paceline.speculative.errors import ModelError
-from paceline.speculative.tree import chain
 
 LAYERS, TOLERANCE = REFERENCE_LAYERS, 1e-4
 READ = reference_names("eagle", "eagle3", "dflash", "dspark", "medusa")
-
-
-def require_agreement(folder: Path, reference: HeadReference) -> HeadTarget:
-    """Load a head, and compare one greedy draft with its authors' one."""
-    head = HeadTarget(read_head(folder), ReferenceTarget(reference))
-    values, kind = reference.values, reference.about["kind"]
-    n = len(values["features"])
-    features = values["features"].reshape(n, len(head.config.layer_ids), -1)
-    session = head.open()
-    if kind in ("dflash", "dspark"):
-        n = int(values["anchors"][0])
-        tokens, drafted = values["tokens"][: n + 1], values["draft_tokens"][0]
-        expected = values["draft_logits"][0]
-    elif kind == "medusa":
-        expected = values["logits"][:, -1]
-        tokens = drafted = np.zeros(n + 1, int)
-    else:
-        tokens, drafted, expected = values["tokens"][: n + 1], values["draft_tokens"], values["draft_logits"]
-    session.observe(0, features[:n])
-    session.extend(tokens.tolist())
-    _, rows = session.compute(chain(drafted[: len(expected) - 1].tolist(), "x"))
-    assert len(rows) == len(expected)
-    assert np.abs(np.array(rows) - expected).max() < TOLERANCE
-    full = head.scatter(rows[0])
-    assert len(full) == 96
-    assert np.isfinite(full).sum() == len(rows[0])
-    if kind != "medusa":
-        assert full.argmax() == drafted[0]  # the target's own ids
-    return head
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 import paceline
 from command_line import command
 from gguf_files import write_llama
 from head_layouts import load_reference, write_layout
+from head_sidecars import write_reference, write_sidecar
 from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
 from paceline.heads.confidence import Confidence
 from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
+from paceline.heads.files import read_head
 from tiny_heads import write_tiny_head
 
 KINDS = ("eagle3", "block", "medusa", "eagle", "exits", "kangaroo")
@@ -72,6 +75,18 @@ def test_the_text_is_that_of_plain_decoding(
     found = list(texts(target, draft=heads[HEAD_OF.get(drafter, drafter)], drafters=drafter))
     assert [tokens for tokens, _ in found] == plain
     assert all(drafted for _, drafted in found)  # also after a common prefix
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "block"])
+def test_a_gguf_file_drafts_the_tokens_of_its_folder(
+    kind: str, file: Path, heads: dict[str, Path], tmp_path: Path
+) -> None:
+    head = read_head(heads[kind])
+    config = replace(head.config, target=replace(head.config.target, name=""))
+    sidecar = write_sidecar(tmp_path / "h.gguf", config, dict(head.weights), GGMLQuantizationType.BF16)
+    found, expected = (list(texts(file, draft=it, drafters=kind)) for it in (sidecar, heads[kind]))
+    assert found == expected
+    assert all(drafted for _, drafted in found)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,11 +155,19 @@ def test_pairs_lists_models_beside_heads(
 ) -> None:
     folder = heads["eagle"].parent
     published = write_layout(load_reference("eagle3_safeailab"), folder / "published")  # says it is a llama
+    sidecar = write_reference(folder / "eagle3-x.gguf", load_reference("eagle3"))
+    (folder / "dflash-x.gguf").write_bytes(sidecar.read_bytes()[:900])
     for target in ((), (file,)):
         done = command(capsys, "pairs", *target, "--folder", folder, "--json")
         assert done.code == 0
         assert str(folder) not in str(done.json.get("models", ""))
-        assert f"{published}: is a draft head, no model" in str(done.json["notes"])
+        notes = str(done.json["notes"])
+        for path in (published, sidecar):  # of another vocabulary than the target's
+            line = f"{path}: is a draft head (eagle3) for another model, 32 wide, 96 tokens"
+            assert (line in notes) == (target == ())
+        assert f"{folder / 'eagle'}: is a draft head (eagle) for a toy, 64 wide, 258 tokens" in notes
+        assert (f"paceline check {file} {folder / 'eagle'}" in notes) == (target != ())
+        assert f"{folder / 'dflash-x.gguf'}: " in notes
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

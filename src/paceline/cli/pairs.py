@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -72,6 +73,7 @@ def pairs(
         facts = None if target is None else _target(target)
         toys = {} if facts is None else {"zoo:draft": zoo.draft_path()}  # a draft, no model to list
         inventory = list_models(folders or [], own=zoo.installed_real_models() | toys)
+        inventory.notes.extend(_head_lines(inventory, target, facts))
         if facts is None:
             _list(inventory, as_json)
             return 0
@@ -110,6 +112,25 @@ def _list(inventory: Inventory, as_json: bool) -> None:
         print("\n".join(models.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
     for line in models.first_notes(inventory.notes):
         print_note(line)
+
+
+def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | None) -> Iterator[str]:
+    """Yield a line for each draft head; for a target, for those of its vocabulary."""
+    from paceline.heads.files import head_config
+
+    for head in inventory.heads:
+        try:
+            config = head_config(head.path)
+        except ModelError as error:
+            yield printable(str(error))
+            continue
+        if config is None or (facts and config.target.vocab not in (0, facts.n_vocab)):
+            continue
+        made_for = config.target
+        sizes = [f"{n:,} {what}" for n, what in ((made_for.hidden, "wide"), (made_for.vocab, "tokens")) if n]
+        whose = ", ".join([made_for.name or "another model", *sizes])
+        advice = f": paceline check {shlex.quote(target)} {shlex.quote(head.reference)}" if target else ""
+        yield printable(f"{head.reference}: is a draft head ({config.kind}) for {whose}{advice}")
 
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.config import KIND_KEY, VERSION, check_version
-from paceline.heads.entries import Entries
-from paceline.heads.files import prefix_errors
+from paceline.heads.entries import Entries, prefix_errors
 from paceline.system.strict_json import parse_json
 from paceline.system.whole import write_json
 

@@ -14,6 +14,7 @@ from paceline.speculative.errors import ModelError
 
 VERSION = 1  # of Paceline's own entries
 KANGAROO_LAYER = 2  # the layers of the target that its authors' adapters run on
+MIN_SCALE, MAX_SCALE = 1e-6, 1e6  # of embeddings
 LAST_OUTPUT = -1  # in layer_ids: the output of the target's last layer, after the final norm
 KIND_KEY, SPECULATORS_KEY = "paceline_head", "speculators_model_type"
 # speculators' names of kinds.
@@ -55,6 +56,7 @@ class HeadConfig:
     autoregressive head.
     norm_before_residual, norm_before_fc, fc_norm, norm_output: variants of EAGLE-3 in speculators.
     mask_token: the token that stands for tokens not drafted yet.
+    embedding_scale: factor of the embeddings that a block reads.
     windows: positions that attention sees, by layer, 0 for all; () for all everywhere.
     causal_windows: in layers with a window, a block's slots see only earlier ones.
     markov: kind of DSpark's correction by the token before (networks.py), "" for none. markov_rank: its rank.
@@ -75,6 +77,7 @@ class HeadConfig:
     fc_norm: bool = False
     norm_output: bool = False
     mask_token: int = -1
+    embedding_scale: float = 1.0
     windows: tuple[int, ...] = ()
     causal_windows: bool = False
     markov: str = ""
@@ -95,9 +98,9 @@ class HeadConfig:
         return replace(self, layer_ids=ids)
 
 
-def read_config(entries: Mapping[str, Any]) -> HeadConfig | None:
+def read_config(entries: Mapping[str, Any], where: str = "config.json") -> HeadConfig | None:
     """Return the head that a config.json describes; None if it is no head's. Raises ModelError."""
-    data = Entries(entries)
+    data = Entries(entries, where)
     if KIND_KEY in data:
         return _own(data)
     if SPECULATORS_KEY in data:
@@ -153,7 +156,7 @@ def _own(data: Entries) -> HeadConfig:
     return HeadConfig(
         kind=kind,
         target=target,
-        shape=_shape(data.part("layer")),
+        shape=read_shape(data.part("layer")),
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB),
         layer_ids=layer_ids,
         n_layers=data.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
@@ -177,7 +180,7 @@ def _speculators(data: Entries) -> HeadConfig:
     out = HeadConfig(
         kind=kind,
         target=_facts(own.part("target")) if "target" in own else verifier,
-        shape=_shape(layer),
+        shape=read_shape(layer),
         draft_vocab=data.integer("draft_vocab_size", MAX_VOCAB, 0) or vocab,
         n_layers=layer.integer("num_hidden_layers", MAX_COUNT, 1, least=1),
         windows=_windows(layer),
@@ -199,6 +202,7 @@ def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:
         layer_ids=data.integers("aux_hidden_state_layer_ids", MAX_COUNT),
         depth=data.integer("block_size", MAX_COUNT, least=2) - (not from_root),
         mask_token=data.integer("mask_token_id", out.target.vocab - 1),
+        embedding_scale=data.number("input_embedding_scale", MIN_SCALE, MAX_SCALE, 1.0),
         causal_windows=bool(out.windows) and not data.flag("sliding_window_non_causal"),
         markov=markov,
         markov_rank=rank,
@@ -208,7 +212,7 @@ def _block(out: HeadConfig, data: Entries, is_dspark: bool) -> HeadConfig:
 
 def _dflash(data: Entries) -> HeadConfig:
     """The layout of DFlash's authors, whose layers are numbered by their outputs."""
-    own, shape, vocab = data.part("dflash_config"), _shape(data), data.integer("vocab_size", MAX_VOCAB)
+    own, shape, vocab = data.part("dflash_config"), read_shape(data), data.integer("vocab_size", MAX_VOCAB)
     n_layers = data.integer("num_hidden_layers", MAX_COUNT, least=1)
     ids = own.integers("target_layer_ids", MAX_COUNT) or _spread(
         data.integer("num_target_layers", MAX_COUNT, least=4), n_layers
@@ -222,6 +226,7 @@ def _dflash(data: Entries) -> HeadConfig:
         n_layers=n_layers,
         depth=(data if "block_size" in data else own).integer("block_size", MAX_COUNT, least=2) - 1,
         mask_token=own.integer("mask_token_id", vocab - 1),
+        embedding_scale=own.number("input_embedding_scale", MIN_SCALE, MAX_SCALE, 1.0),
         windows=_windows(data),
     )
 
@@ -251,7 +256,7 @@ def _safeailab(data: Entries) -> HeadConfig | None:
     is_eagle3 = any("Eagle3" in name for name in data.texts("architectures")) or "draft_vocab_size" in data
     if not is_eagle3 and data.data.get("num_hidden_layers") != 1:
         return None
-    shape, vocab = _shape(data), data.integer("vocab_size", MAX_VOCAB)
+    shape, vocab = read_shape(data), data.integer("vocab_size", MAX_VOCAB)
     hidden = data.integer("target_hidden_size", MAX_WIDTH, 0) or shape.hidden
     return HeadConfig(
         kind="eagle3" if is_eagle3 else "eagle",
@@ -278,7 +283,8 @@ def _windows(layer: Entries) -> tuple[int, ...]:
     return out if any(out) else ()
 
 
-def _shape(layer: Entries) -> LayerShape:
+def read_shape(layer: Entries) -> LayerShape:
+    """Return the dimensions of a layer under the names of config.json. Raises ModelError."""
     hidden = layer.integer("hidden_size", MAX_WIDTH, least=1)
     heads = layer.integer("num_attention_heads", MAX_COUNT, least=1)
     kv_heads = layer.integer("num_key_value_heads", heads, 0) or heads

@@ -211,6 +211,8 @@ def rope_frequencies(shape: LayerShape) -> Any:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return frequencies
+    if kind == "factors":  # as a GGUF file has them
+        return frequencies / scaling["factors"]
     if kind == "linear":
         return frequencies / float(scaling["factor"])
     # Low frequencies are divided by the factor, high ones kept, and those between blended.

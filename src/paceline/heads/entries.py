@@ -1,8 +1,10 @@
-"""The entries of a head's config.json, which a stranger wrote: each is checked when it is read."""
+"""The entries of a head's config.json or header, which a stranger wrote: each is checked when it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from paceline.speculative.errors import ModelError
@@ -10,6 +12,15 @@ from paceline.speculative.errors import ModelError
 MAX_WIDTH = 1 << 20  # of a layer
 MAX_VOCAB = 1 << 24
 MAX_COUNT = 1 << 10  # of layers, heads of attention, or drafted tokens
+
+
+@contextmanager
+def prefix_errors(path: Path) -> Iterator[None]:
+    """Begin the messages of errors with the head's path."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
 
 
 class Entries:

@@ -1,4 +1,5 @@
-"""Files of heads: a folder with config.json, and weights as safetensors (or as PyTorch's pickles).
+"""Files of heads: a folder with config.json, and weights as safetensors (or as PyTorch's pickles); or a GGUF
+file (sidecar.py).
 
 A trained head is written in speculators' layout (EAGLE-3, blocks), or in the same style for other kinds."""
 
@@ -6,8 +7,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,17 @@ from paceline.heads.config import (
     layer_entries,
     read_config,
 )
+from paceline.heads.entries import prefix_errors
+from paceline.heads.sidecar import read_sidecar, sidecar_config
+from paceline.models.stores.reference import HEAD_CONFIG, HEAD_EXTRAS, HEAD_KEYS, HEAD_WEIGHTS
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write, write_json
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# Medusa's authors have a name of their own.
-WEIGHT_FILES = (WEIGHTS, "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
-CARD = "card.json"
-# Entries that no configuration of a whole model has.
-HEAD_KEYS = {KIND_KEY, SPECULATORS_KEY, "dflash_config", "medusa_num_heads", "draft_vocab_size"}
+CONFIG, WEIGHTS = HEAD_CONFIG, HEAD_WEIGHTS[0]
+CARD, SAMPLE = HEAD_EXTRAS
 # Rows of the target's embedding, by which it is recognised; other programs would refuse unknown weights.
-SAMPLE, SAMPLE_NAME = "target_sample.safetensors", "embedding"
+SAMPLE_NAME = "embedding"
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 100_000_000  # of safetensors
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
@@ -50,7 +50,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class HeadFiles:
-    """A head read from its folder. sample: rows of its target's embedding, if it has them."""
+    """A head read from its folder or file. sample: rows of its target's embedding, if it has them."""
 
     path: Path
     config: HeadConfig
@@ -59,9 +59,11 @@ class HeadFiles:
 
 
 def head_config(path: Path) -> HeadConfig | None:
-    """Return the configuration of a head's folder; None for anything else. Raises ModelError."""
+    """Return the configuration of a head's folder or file; None for anything else. Raises ModelError."""
     file = path / CONFIG
     try:
+        if path.is_file():
+            return sidecar_config(path)
         if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
             return None
         data = parse_json(file.read_bytes())
@@ -81,15 +83,6 @@ def head_config(path: Path) -> HeadConfig | None:
     if may_be_llama and any(path.glob("tokenizer*")):
         return None
     return as_kangaroo(config) if config is not None and may_be_llama and lacks_fc(path) else config
-
-
-@contextmanager
-def prefix_errors(path: Path) -> Iterator[None]:
-    """Begin the messages of errors with the head's folder."""
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
 
 
 def lacks_fc(path: Path) -> bool:
@@ -114,6 +107,8 @@ def read_head(path: Path) -> HeadFiles:
     if config is None:
         raise UsageError(f"{path}: is no draft head: it has no config.json of one")
     try:
+        if path.is_file():
+            return HeadFiles(path, *read_sidecar(path, config), None)
         weights = _read_weights(path, config)
         file = path / SAMPLE
         sample = read_safetensors(file).get(SAMPLE_NAME) if file.is_file() else None
@@ -124,7 +119,9 @@ def read_head(path: Path) -> HeadFiles:
 
 def weights_file(path: Path) -> Path:
     """Return the file of a head's weights. Raises ModelError without one."""
-    for name in WEIGHT_FILES:
+    if path.is_file():
+        return path
+    for name in HEAD_WEIGHTS:
         if (path / name).is_file():
             return path / name
     raise ModelError(f"{path}: has no weights ({WEIGHTS})")

@@ -274,6 +274,7 @@ class BlockSession(ParallelSession):
         self._read([token], features)
         head, root = self._head, self._next + 1
         embeddings = array(self._like, self._embed([token, head.config.mask_token]))
+        embeddings = embeddings * head.config.embedding_scale
         x = concatenate([embeddings[:1], *[embeddings[1:]] * (head.block_tokens - 1)], 0)
         outputs = head.forward(x, self._caches, range(root, root + len(x)), self._masks(len(x)))
         self._truncate(root - self._first)

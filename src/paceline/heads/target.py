@@ -15,7 +15,8 @@ from paceline.heads.arrays import array
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
 from paceline.heads.draft_base import DraftForward, HeadBase
-from paceline.heads.files import HeadFiles, prefix_errors, weights_file
+from paceline.heads.entries import prefix_errors
+from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
 from paceline.heads.session import NetworkSession, open_session
 from paceline.speculative.errors import ModelError

@@ -19,12 +19,11 @@ import pytest
 from huggingface_hub.utils import WeakFileLock, close_session
 
 from hub_server import COMMIT, Hub, own_cache, serving
-from paceline.heads.files import CARD, CONFIG, SAMPLE, WEIGHT_FILES
 from paceline.models.resolve import file_of
 from paceline.models.stores import download
 from paceline.models.stores.download import pull
 from paceline.models.stores.hub_cache import find_cached, repo_folder
-from paceline.models.stores.reference import HEAD_CONFIG, HEAD_EXTRAS, HEAD_WEIGHTS, LocalFile, parse
+from paceline.models.stores.reference import LocalFile, parse
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 
 Seen = list[tuple[str, int, int]]
@@ -370,6 +369,20 @@ def test_a_draft_head_is_downloaded_into_one_folder(hub: Hub, cache: Path, small
     assert hub.ranges_asked() == []
 
 
+def test_a_draft_head_beside_a_model_is_downloaded_by_its_name(hub: Hub, cache: Path) -> None:
+    hub.repos["user/both"] = {"m-Q8_0.gguf": DATA, "eagle3-m-Q8_0.gguf": DATA[::-1]}
+    name = "hf.co/user/both:eagle3"
+    with pytest.raises(UsageError, match=f"is not on this machine: paceline pull {name}"):
+        file_of(name)
+    (file,) = pulled(name)
+    assert (file.path.name, file.path.read_bytes()) == ("eagle3-m-Q8_0.gguf", DATA[::-1])
+    assert file_of(name) == file_of("user/both:eagle3-m-Q8_0.gguf") == file.path
+    assert file_of("user/both") == file.path  # nothing else is here
+    (model,) = pulled("user/both")
+    assert model.path.name == file_of("user/both").name == file_of("user/both:Q8_0").name == "m-Q8_0.gguf"
+    assert file_of(name) == file.path
+
+
 def test_an_interrupted_head_goes_on_and_a_wrong_small_file_is_thrown_away(hub: Hub, cache: Path) -> None:
     hub.repos["user/head"], hub.small = HEAD, frozenset({"config.json"})
     hub.wrong = {"config.json": HEAD["config.json"][::-1]}
@@ -386,10 +399,6 @@ def test_a_repository_of_something_else_is_told_from_a_head(hub: Hub) -> None:
     hub.repos["user/data"] = {"config.json": b"{}", "data.csv": b"1"}
     for name in ("user/model", "user/data"):
         refused(UsageError, "has no model as a GGUF file", "a draft head's", text=name)
-
-
-def test_files_of_heads_that_are_downloaded_are_those_that_are_read() -> None:
-    assert (HEAD_WEIGHTS, HEAD_CONFIG, set(HEAD_EXTRAS)) == (WEIGHT_FILES, CONFIG, {CARD, SAMPLE})
 
 
 @pytest.mark.parametrize("endpoint", ["http://[::1", "http://127.0.0.1:99999"])

@@ -129,11 +129,11 @@ def test_every_name_leads_where_the_command_line_looks(
 
 def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
     folder = home / "models"
-    for name in ("mmproj-F16", "MTP-m", "eagle3-m", "m.imatrix"):
+    for name in ("mmproj-F16", "MTP-m", "m.imatrix"):
         put(made / "plain.gguf", folder / f"{name}.gguf")
     (folder / "m.gguf.downloadInProgress").touch()
     write_llama(folder / "vocab.gguf", vocab_only=True)
-    for arch, kind in (("llama", "adapter"), ("clip", "mmproj"), ("eagle3", "model")):
+    for arch, kind in (("llama", "adapter"), ("clip", "mmproj"), ("eagle3", "eagle3-m")):
         writer = GGUFWriter(folder / f"{kind}.gguf", arch)
         writer.add_type(kind)
         finish(writer)
@@ -145,8 +145,9 @@ def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
     found = look(home, folder)
     assert found.models == []
     told = {Path(note.partition(":")[0]).name: note for note in found.notes}
-    assert len(found.notes) == len(told) == 11
-    reasons = {"adapter": "an adapter", "vocab": "vocabulary only", "model": "draft head"}
+    assert [head.path for head in found.heads] == [folder / "eagle3-m.gguf"]
+    assert len(found.notes) == len(told) == 9
+    reasons = {"adapter": "an adapter", "vocab": "vocabulary only", "MTP-m": "(MTP)"}
     for name, reason in (reasons | {"mmproj": "projector"}).items():
         assert reason in told[f"{name}.gguf"]
     assert "half-way" in told["m.gguf.downloadInProgress"]

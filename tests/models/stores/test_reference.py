@@ -89,6 +89,7 @@ BARTOWSKI = [f"Phi-3-mini-{quant}.gguf" for quant in QUANTS]
 SPLIT = [f"{q}/m-{q}-0000{i}-of-00002.gguf" for q in ("Q2_K", "Q8_0") for i in (2, 1)]
 UNSLOTH = [f"Qwen3-8B-{quant}.gguf" for quant in ("UD-Q4_K_M", "Q4_K_M", "UD-Q4_K_XL")]
 UNSLOTH += ["BF16/Qwen3-8B.gguf"]
+WITH_HEADS = ["m-Q8_0.gguf", "dflash-m-Q8_0.gguf", "eagle3-m-BF16.gguf", "eagle3-m-Q4_0.gguf"]
 NAME_IT = "Name it after a colon, as in hf.co/u/r:"
 
 
@@ -104,6 +105,10 @@ NAME_IT = "Name it after a colon, as in hf.co/u/r:"
         (["mmproj-m-Q8_0.gguf", "m.Q5_0.gguf", "imatrix-Q8_0.gguf", "mtp-m-Q8_0.gguf"], "", ["m.Q5_0.gguf"]),
         (["ggml-model-q4_0.gguf", "tokenizer.json"], "Q4_0", ["ggml-model-q4_0.gguf"]),
         (["a/m-Q8_0.gguf", "b/m-Q8_0.gguf"], "b/m-Q8_0.gguf", ["b/m-Q8_0.gguf"]),
+        (WITH_HEADS, "", ["m-Q8_0.gguf"]), (WITH_HEADS, "Q8_0", ["m-Q8_0.gguf"]),
+        (WITH_HEADS, "dflash", ["dflash-m-Q8_0.gguf"]),
+        (WITH_HEADS, "EAGLE3-m-BF16.gguf", ["eagle3-m-BF16.gguf"]),
+        (WITH_HEADS[1:], "", ["dflash-m-Q8_0.gguf"]), (WITH_HEADS[1:], "bf16", ["eagle3-m-BF16.gguf"]),
     ],
 )  # fmt: skip
 def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) -> None:
@@ -117,7 +122,18 @@ def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) 
         (["a-Q2_K.gguf", "a-F16.gguf"], "", f"u/r: which one of F16, Q2_K? {NAME_IT}F16"),
         (["a-Q2_K.gguf"], "Q2", f"u/r: has no Q2; there is Q2_K. {NAME_IT}Q2_K"),
         (["a-Q4_K_M_L.gguf"], "Q4_K_M", "u/r: has no Q4_K_M; there is Q4_K_M_L."),
-        (["mmproj-a-Q8_0.gguf", "a-Q2_K.gguf"], "mmproj-a-Q8_0.gguf", "has no mmproj-a-Q8_0.gguf"),
+        (
+            ["mmproj-a-Q8_0.gguf", "a-Q2_K.gguf"],
+            "mmproj-a-Q8_0.gguf",
+            "u/r: mmproj-a-Q8_0.gguf is a projector",
+        ),
+        (["mtp-a-Q8_0.gguf", "a-Q2_K.gguf"], "mtp-a-Q8_0.gguf", "is a head for multi-token prediction (MTP)"),
+        (WITH_HEADS, "eagle3", f"which one of eagle3-m-BF16.gguf, eagle3-m-Q4_0.gguf? {NAME_IT}eagle3-m-BF"),
+        (
+            WITH_HEADS[:2],
+            "eagle3",
+            f"has no eagle3; there is dflash-m-Q8_0.gguf. {NAME_IT}dflash-m-",
+        ),
         (["x/a-Q8_0.gguf", "b-Q8_0.gguf"], "", f"which one of b-Q8_0.gguf, x/a-Q8_0.gguf? {NAME_IT}"),
         ([SPLIT[0], SPLIT[3]], "Q2_K", "u/r: 1 of the parts of Q2_K are missing"),
         (["../a-Q8_0.gguf", "/a-Q8_0.gguf"], "", "u/r: has no model as a GGUF file"),

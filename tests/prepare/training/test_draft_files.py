@@ -153,7 +153,7 @@ def test_variants_that_llama_cpp_would_load_wrongly_are_refused(
 
 @pytest.mark.slow
 def test_llama_server_accepts_what_ours_does(prompts: Path, tmp_path: Path) -> None:
-    """The same head in llama-server and here, with drafts of two tokens."""
+    """The same head in llama-server and here, from its folder and its file, with drafts of two tokens."""
     pytest.importorskip("xllamacpp")
     trained("eagle3", prompts, tmp_path, depth=2, draft_vocab=1024, learning_rate=3e-3)
     assert read_head(tmp_path).config.kind == "eagle3"
@@ -169,15 +169,16 @@ def test_llama_server_accepts_what_ours_does(prompts: Path, tmp_path: Path) -> N
             answer = ask(port, {"prompt": PROMPT, "n_predict": 40, "temperature": 0})
         finally:
             server.kill()
-    with paceline.load(
-        None, tmp_path, "eagle3", threads=1, policy="fixed", n_draft=2, width=1, kernels="off"
-    ) as llm:
-        ours = llm.generate(PROMPT, max_tokens=40)
-    assert answer["content"] == ours.text
     timings = answer["timings"]
     assert timings["draft_n"] > 0
-    # Rounding may turn a guess between two tokens of nearly equal logits.
-    assert abs(timings["draft_n_accepted"] - ours.stats.accepted) <= 3
+    for draft in (tmp_path, tmp_path / "eagle3.gguf"):
+        with paceline.load(
+            None, draft, "eagle3", threads=1, policy="fixed", n_draft=2, width=1, kernels="off"
+        ) as llm:
+            ours = llm.generate(PROMPT, max_tokens=40)
+        assert answer["content"] == ours.text
+        # Rounding may turn a guess between two tokens of nearly equal logits.
+        assert abs(timings["draft_n_accepted"] - ours.stats.accepted) <= 3
 
 
 def ask(port: int, request: dict[str, Any]) -> dict[str, Any]:

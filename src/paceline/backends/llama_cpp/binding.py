@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages
 from paceline.hardware.files import parse_nonnegative
+from paceline.models.headers.facts import HEAD_ARCHS
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard
@@ -142,6 +143,8 @@ def _no_decoder(model: Any) -> str:
     cpp, arch = llama_cpp(), metadata(model, "general.architecture")
     causal = metadata(model, f"{arch}.attention.causal")
     pooled = metadata(model, f"{arch}.pooling_type")
+    if arch in HEAD_ARCHS:
+        return f"a draft head ({arch}), no model: give it by -md, and its target by -m"
     encodes = not cpp.llama_model_has_decoder(model) or causal == "false" or "bert" in str(arch)
     if encodes or pooled not in (None, "0"):
         return f"an embedding model ({arch}), which does not generate text; give a causal LM"

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.models.headers.facts import ATTENTION, ModelFacts
+from paceline.models.headers.facts import ATTENTION, HEAD_ARCHS, ModelFacts
 from paceline.speculative.policy.speedup_formulas import distinct_experts
 
 # fatal: drafting is impossible. mapping: tokens must be translated. warning: a possible loss of speed.
@@ -22,7 +22,7 @@ NO_LANGUAGE_MODELS = {
     "an encoder": {"t5encoder", "clip", "wavtokenizer-dec"},
     "an encoder-decoder model": {"t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "whisper"},
     "a diffusion model": {"dream", "llada", "llada-moe", "rnd1"},
-    "a draft head of another model": {"eagle3", "dflash", "gemma4-assistant"},
+    "a draft head of another model": {*HEAD_ARCHS, "gemma4-assistant"},
 }
 KINDS = {arch: kind for kind, archs in NO_LANGUAGE_MODELS.items() for arch in archs}
 ROWS = 4  # batch tokens of the pass that the cost of experts is stated for

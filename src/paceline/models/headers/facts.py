@@ -11,6 +11,7 @@ from paceline.fits import ABSENT, LLAMA_CPP, TRANSFORMERS, TargetTraits
 ATTENTION, HYBRID, RECURRENT = "attention", "hybrid", "recurrent"
 # Architectures without a plain KV cache, by llama.cpp's names (src/llama-arch.cpp of 0.3.36).
 RECURRENT_ARCHS = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
+HEAD_ARCHS = frozenset({"eagle3", "dflash"})  # draft heads
 HYBRID_ARCHS = frozenset(
     {
         *("jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),

@@ -36,12 +36,14 @@ ROLE = re.compile(r"tokenizer\.ggml\.(.*)_token_id", re.DOTALL)
 
 class GGUFFile:
     """A GGUF file: the header in memory, and the weights mapped. Raises ModelError for a damaged file.
-    values: the metadata without arrays. text, number: see GGUFHeader. fields: the raw bytes of each key."""
+    values: the metadata, without arrays unless `keep` wants them (read_header). text, number, length: see
+    GGUFHeader. fields: the raw bytes of each key."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: Callable[[str, int], bool] = lambda _key, _count: False) -> None:
         self.path = path
-        header = read_header(path, lambda _key, _count: False)
+        header = read_header(path, keep)
         self.values, self.text, self.number = header.metadata, header.text, header.number
+        self.length = header.length
         self.tensors = {tensor.name: tensor for tensor in header.tensors}
         self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
         self._data = header.data

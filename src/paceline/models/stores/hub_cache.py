@@ -27,6 +27,7 @@ from paceline.models.stores.reference import (
     is_name_of,
     matching_variants,
     select_variant,
+    selectable,
     variants,
 )
 from paceline.models.stores.search import HUB, FolderSearch, ModelCandidate, hub_folder, walk
@@ -123,7 +124,7 @@ def find_cached(reference: Reference) -> list[LocalFile]:
     started = any((folder / "blobs").glob("*.incomplete"))
     for snapshot in _snapshots(folder):
         found = _file_names(folder, snapshot)
-        models = variants(found)
+        models = selectable(found, reference.tag)
         matching = matching_variants(models, reference.tag) if reference.tag else models
         complete = [name for variant in matching if not variant.missing for name in variant.files]
         started |= bool(matching)
@@ -171,12 +172,12 @@ def candidates(folder: Path, search: FolderSearch) -> Iterator[ModelCandidate]:
 
 
 def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
-    """Return a reference for each GGUF model, by its first file: USER/REPO with quantisation or file name."""
+    """Return a reference for each GGUF model or head, by its first file: USER/REPO:QUANT or :FILE."""
     try:
-        models = variants(_file_names(folder, snapshot))
+        found = _file_names(folder, snapshot)
     except OSError:
         return {}
-    names = {}
+    names, models = {}, [*variants(found), *variants(found, heads=True)]
     for model in models:
         for tag in (model.files[0].rpartition("/")[2], model.label):  # the last unambiguous tag wins
             name = f"{repository}:{tag}"

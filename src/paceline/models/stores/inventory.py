@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models import zoo
-from paceline.models.headers.facts import ModelFacts
+from paceline.models.headers.facts import HEAD_ARCHS, ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
 from paceline.models.stores import hub_cache, ollama_store
-from paceline.models.stores.reference import HEAD_CONFIG, head_files
+from paceline.models.stores.reference import HEAD_CONFIG, HEAD_KEYS, head_files
 from paceline.models.stores.search import (
     HUB,
     OLLAMA,
@@ -33,16 +33,12 @@ from paceline.system.home import expand_user
 from paceline.system.identity import cached, file_fingerprint
 
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
-HEAD_KEYS = frozenset(
-    ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
-)
 # The facts of a model that `paceline pairs --json` prints, and their names there.
 PRINTED = (
     *("format", "name", "arch", "family", "parameters", "quantisation", "size", "n_ctx", "n_layers"),
     *("n_vocab", "experts", "experts_used", "memory", "sliding_window"),
 )
 PRINTED_NAMES = {"n_ctx": "context", "n_layers": "layers", "n_vocab": "vocabulary"}
-DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})  # architectures of draft heads
 
 
 @dataclass(frozen=True)
@@ -64,11 +60,13 @@ class InstalledModel:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The models by family and size, the searched folders by store, and a line for each skipped item."""
+    """The models by family and size, the searched folders by store, a line for each skipped item, and the
+    draft heads."""
 
     models: list[InstalledModel]
     places: list[tuple[str, Path]]
     notes: list[str]
+    heads: list[ModelCandidate]
 
     def as_dict(self) -> dict[str, Any]:
         places = [{"store": store, "path": str(path)} for store, path in self.places]
@@ -101,22 +99,24 @@ def list_models(
             named.setdefault(key, []).append(candidate)
         except OSError as error:
             search.add_note(path, f"cannot be read ({error.strerror})")
-    models = []
+    models, heads = [], []
     for candidates in named.values():
         path = candidates[0].path
         if _is_head(path):
-            search.add_note(path, "is a draft head, no model")
+            heads.append(candidates[0])
             continue
         try:
             facts = _facts_of(path)
         except ModelError as error:
             search.notes.append(printable(str(error)))
             continue
-        if why := _no_model(facts):
+        if facts.arch in HEAD_ARCHS:
+            heads.append(candidates[0])
+        elif why := _no_model(facts):
             search.add_note(path, why)
         else:
             models.append(_model(facts, candidates))
-    return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes)
+    return Inventory(sorted(_unambiguous(models), key=_order), stores, search.notes, heads)
 
 
 def installed_names() -> list[str]:
@@ -154,8 +154,6 @@ def _no_model(facts: ModelFacts) -> str:
     """Return why a file cannot be run; empty for a model."""
     if facts.arch == "clip":
         return "is a projector for pictures or sound, no model"
-    if facts.arch in DRAFT_HEADS:
-        return f"is a draft head ({facts.arch}), no model"
     if facts.format == "hf":
         return "is no language model" if not facts.n_layers else "" if facts.size else "has no weights here"
     if facts.n_layers == 0:

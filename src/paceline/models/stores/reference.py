@@ -28,16 +28,18 @@ DEFAULT_QUANTISATIONS = ("Q4_K_M", "Q8_0")
 AUXILIARY_FILES = {
     "mmproj": "a projector for pictures or sound",
     "imatrix": "an importance matrix",
-    "mtp-": "a draft head",
-    "eagle3-": "a draft head",
-    "dflash-": "a draft head",
-    "dspark-": "a draft head",
+    "mtp-": "a head for multi-token prediction (MTP), with which Paceline cannot draft",
 }
+DRAFT_HEADS = ("eagle3-", "dflash-", "dspark-")  # in names of GGUF files
 
 # Files of a draft head in a repository: its configuration, one of the weights, and what Paceline adds.
 HEAD_CONFIG = "config.json"
 HEAD_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 HEAD_EXTRAS = ("card.json", "target_sample.safetensors")
+# Entries of that configuration that no whole model's has.
+HEAD_KEYS = frozenset(
+    ("paceline_head", "speculators_model_type", "dflash_config", "medusa_num_heads", "draft_vocab_size")
+)
 
 _WORD = r"[A-Za-z0-9_]"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
@@ -180,7 +182,7 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     """Return the files of one model in a repository, in order; several if the model was split.
     name: a quantisation or file name; empty for Q4_K_M, else Q8_0, else the only model.
     Raises UsageError with the choices if no model or several match, or if a part is missing."""
-    models = variants(names)
+    models = selectable(names, name)
     for label in (name,) if name else DEFAULT_QUANTISATIONS:
         if (matching := matching_variants(models, label)) or name:
             break
@@ -191,6 +193,8 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     if not models:
         problem = "has no model as a GGUF file; look for a repository whose name ends in -GGUF, or "
         problem += "a draft head's (config.json and weights, without a tokenizer)"
+    elif not matching and (kind := auxiliary_kind(name)):
+        problem = f"{name} is {kind}"
     elif len(matching) == 1:
         problem = (
             f"{matching[0].missing} of the parts of {matching[0].label} are missing; nothing can load it"
@@ -216,10 +220,21 @@ def head_files(names: Iterable[str]) -> tuple[str, ...]:
     return (HEAD_CONFIG, *weights, *(name for name in HEAD_EXTRAS if name in files))
 
 
-def variants(names: Iterable[str]) -> list[Variant]:
-    """Return the models among a repository's files, by name. Unsafe file names are left out."""
+def selectable(names: Iterable[str], tag: str) -> list[Variant]:
+    """Return the models of a repository; its draft heads if the tag names one or there is nothing else."""
+    names = [*names]
+    models = variants(names)
+    wants_head = any(word[:-1] in tag.lower() for word in DRAFT_HEADS)
+    return models if models and not wants_head else variants(names, heads=True) or models
+
+
+def variants(names: Iterable[str], *, heads: bool = False) -> list[Variant]:
+    """Return the models among a repository's files, or its draft heads, by name. Unsafe file names are left
+    out. Heads are labelled by their files, since a quantisation is a model's."""
     found: dict[tuple[str, int], dict[int, str]] = {}
     for name in sorted(filter(_is_model, names)):
+        if any(word in PurePosixPath(name).name.lower() for word in DRAFT_HEADS) != heads:
+            continue
         stem = name[: -len(".gguf")]
         part = _SPLIT.fullmatch(stem)
         key, i = ((part[1], int(part[3])), int(part[2])) if part else ((stem, 1), 1)
@@ -228,13 +243,19 @@ def variants(names: Iterable[str]) -> list[Variant]:
     for (stem, count), parts in found.items():
         files = tuple(parts[i] for i in sorted(parts) if 1 <= i <= count)
         if files:
-            models.append(Variant(_label(stem), stem, files, count - len(files)))
+            label = PurePosixPath(files[0]).name if heads else _label(stem)
+            models.append(Variant(label, stem, files, count - len(files)))
     return models
 
 
-def _is_model(name: str) -> bool:
+def auxiliary_kind(name: str) -> str:
+    """Return what a file beside a model is, by its name; empty for a model or a draft head."""
     file = PurePosixPath(name).name.lower()
-    if not file.endswith(".gguf") or any(word in file for word in AUXILIARY_FILES):
+    return next((kind for word, kind in AUXILIARY_FILES.items() if word in file), "")
+
+
+def _is_model(name: str) -> bool:
+    if not name.lower().endswith(".gguf") or auxiliary_kind(name):
         return False
     return name.isprintable() and len(name) <= MAX_NAME_CHARACTERS and all(map(_is_part, name.split("/")))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.headers.plain_file import is_encodable_path, read_json
-from paceline.models.stores.reference import AUXILIARY_FILES
+from paceline.models.stores.reference import auxiliary_kind
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
 from paceline.system.home import expand_user
@@ -125,8 +125,8 @@ def models(folder: Path, files: Sequence[str], search: FolderSearch) -> Iterator
             search.add_note(path, "is being downloaded, or was left half-way")
         elif not name.endswith(".gguf"):
             continue
-        elif of := next((what for word, what in AUXILIARY_FILES.items() if word in name), None):
-            search.add_note(path, f"is {of}, no model")
+        elif kind := auxiliary_kind(name):
+            search.add_note(path, f"is {kind}, no model")
         elif part is None or int(part[2]) == 1:
             yield path
         elif f"{part[1]}-00001-of-{part[3]}.gguf" not in names:

@@ -11,8 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import HeadConfig
+from paceline.heads.config import HeadConfig, layer_entries, read_shape
 from paceline.heads.decoder import LayerShape
+from paceline.heads.entries import MAX_COUNT, Entries, prefix_errors
+from paceline.heads.sidecar import (
+    EAGLE3,
+    LAYER_KEYS,
+    LLAMA_LAYER_NAMES,
+    gguf_name,
+    layer_values,
+    reordered,
+)
 from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorRows,
@@ -26,28 +35,6 @@ from paceline.models.headers.gguf_file import (
 from paceline.speculative.errors import ModelError
 from paceline.system.whole import write_output
 
-# llama.cpp's names of a head's weights: `attn_norm` norms embeddings, `attn_norm_2` hidden states.
-EAGLE3_NAMES = {
-    "fc.weight": "fc.weight",
-    "input_norm.weight": "enc.output_norm.weight",
-    "layers.0.hidden_norm.weight": "blk.0.attn_norm_2.weight",
-}
-LLAMA_NAMES = {
-    "embed_tokens.weight": "token_embd.weight",
-    "norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 Weights = Mapping[str, NDArray[np.float32]]
 
 
@@ -67,6 +54,8 @@ def write_eagle3(
         parts.append(TensorToWrite("d2t", ids.shape, kind, 8 * len(ids), lambda: iter([ids.astype("<i8")])))
     fields = {
         "general.name": f"EAGLE-3 for {config.target.name}",
+        "general.base_model.count": 1,
+        "general.base_model.0.name": config.target.name,
         "eagle3.target_hidden_size": config.target.hidden,
         "eagle3.norm_before_residual": config.norm_before_residual,
         "eagle3.norm_before_fc": config.norm_before_fc,
@@ -97,30 +86,17 @@ def read_llama(path: Path) -> LlamaFile:
     if file.text("general.architecture") != "llama" or "output.weight" in file.tensors:
         raise ModelError(f"{path}: only Llamas with one matrix for embedding and output can be trained on")
 
-    def number(key: str, default: float | None = None) -> float:
-        value = file.values.get(f"llama.{key}", default)
-        if not isinstance(value, int | float):
-            raise ModelError(f"{path}: does not say its {key}")
-        return value
-
-    heads, hidden = int(number("attention.head_count")), int(number("embedding_length"))
-    shape = LayerShape(
-        hidden,
-        heads,
-        int(number("attention.head_count_kv", heads)),
-        int(number("attention.key_length", hidden // heads)),
-        int(number("feed_forward_length")),
-        float(number("attention.layer_norm_rms_epsilon")),
-        float(number("rope.freq_base", 10_000.0)),
-    )
-    layers, weights = int(number("block_count")), dict[str, NDArray[np.float32]]()
+    layer = Entries(layer_values(file), "the header")
+    with prefix_errors(path):
+        shape, layers = read_shape(layer), layer.integer("num_hidden_layers", MAX_COUNT)
+    weights = dict[str, NDArray[np.float32]]()
     names = ["embed_tokens.weight", "norm.weight"]  # in a fixed order, as an optimizer's state has theirs
-    names += [f"layers.{i}.{name}.weight" for i in range(layers) for name in LAYER_NAMES]
-    if others := {_gguf_name(name) for name in names} ^ set(file.tensors):
+    names += [f"layers.{i}.{name}.weight" for i in range(layers) for name in LLAMA_LAYER_NAMES]
+    if others := {gguf_name(name, EAGLE3) for name in names} ^ set(file.tensors):
         raise ModelError(f"{path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
     for name in names:
-        rows = TensorRows(file, file.tensors[_gguf_name(name)]).rows(slice(None))
-        rows = _reordered(name, rows, shape, (-1, 2))
+        rows = TensorRows(file, file.tensors[gguf_name(name, EAGLE3)]).rows(slice(None))
+        rows = reordered(name, rows, shape, (-1, 2))
         weights[name] = rows.reshape(-1) if "norm" in name else rows
     return LlamaFile(shape, layers, weights)
 
@@ -139,44 +115,20 @@ def _write(
 
 
 def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict[str, Any]:
+    layer = layer_entries(shape) | {"num_hidden_layers": layers}
     return {
         "general.architecture": arch,
         f"{arch}.vocab_size": vocab,
         f"{arch}.context_length": 8192,
-        f"{arch}.embedding_length": shape.hidden,
-        f"{arch}.block_count": layers,
-        f"{arch}.feed_forward_length": shape.feed_forward,
-        f"{arch}.attention.head_count": shape.heads,
-        f"{arch}.attention.head_count_kv": shape.kv_heads,
-        f"{arch}.attention.key_length": shape.head_dim,
         f"{arch}.attention.value_length": shape.head_dim,
-        f"{arch}.attention.layer_norm_rms_epsilon": shape.eps,
         f"{arch}.rope.dimension_count": shape.head_dim,
-        f"{arch}.rope.freq_base": shape.rope_theta,
+        **{f"{arch}.{theirs}": layer[ours] for ours, theirs in LAYER_KEYS.items() if ours in layer},
     }
 
 
 def _part(name: str, value: NDArray[np.float32], shape: LayerShape) -> TensorToWrite:
     """Return a tensor under llama.cpp's name: norms in F32, matrices in Q8_0, or F16 for odd rows."""
-    value = _reordered(name, value, shape, (2, -1))
+    value = reordered(name, value, shape, (2, -1))
     kind = "F32" if value.ndim == 1 else "Q8_0" if value.shape[1] % 32 == 0 else "F16"
     rows = partial(iter, [np.ascontiguousarray(value, np.float32)])
-    return quantise_part(_gguf_name(name), value.shape[::-1], weight_type(kind), rows)
-
-
-def _gguf_name(name: str) -> str:
-    if found := EAGLE3_NAMES.get(name) or LLAMA_NAMES.get(name):
-        return found
-    _layers, number, rest = name.split(".", 2)
-    return f"blk.{number}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
-
-
-def _reordered(
-    name: str, weight: NDArray[np.float32], shape: LayerShape, parts: tuple[int, int]
-) -> NDArray[np.float32]:
-    """Reorder the rows of a query or key matrix, of no other weight: for parts of (2, -1) from halves to
-    neighbours, as llama.cpp rotates them, and back for (-1, 2)."""
-    if not name.endswith(("q_proj.weight", "k_proj.weight")):
-        return weight
-    heads = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
-    return weight.reshape(heads, *parts, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+    return quantise_part(gguf_name(name, EAGLE3), value.shape[::-1], weight_type(kind), rows)
