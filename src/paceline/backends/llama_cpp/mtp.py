@@ -28,7 +28,7 @@ from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.draft_base import DraftBase, DraftForward
 from paceline.heads.session import HeadSession
-from paceline.speculative.errors import ModelError
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import ROOT, DraftTree
 
@@ -119,6 +119,11 @@ class MtpDraft(DraftBase):
         # Another file's layers are one head together.
         count = binding.llama_cpp().llama_model_n_layer_nextn
         self.heads = int(count(model.pointer)) if model is target.model else 1
+        if self.heads == 0:
+            raise UsageError(
+                f"{target.path}: its layers for multi-token prediction (MTP) are in a file of their own "
+                "(mtp-*.gguf): give it as the draft (-md)"
+            )
         self.width = output_width(target)
         self.config = HeadConfig(
             kind=self.kind,

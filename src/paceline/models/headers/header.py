@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
+from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers.facts import MTP_ARCHS, RECURRENT, ModelFacts, TokenizerFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
@@ -145,7 +145,7 @@ def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     first = parts[0]
     n = first.number(f"{arch}.nextn_predict_layers")
     if not n:
-        return ABSENT
+        return SEPARATE if arch == "gemma4" else ABSENT
     if arch not in MTP_ARCHS:
         return NO_GRAPH
     layer = first.number(f"{arch}.block_count") - n
