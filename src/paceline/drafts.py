@@ -36,11 +36,13 @@ PARALLEL = HEADS[ParallelDraft.kind]
 
 def kind_of(reference: Path) -> str:
     """Return the kind of draft, as in fits.py. Raises ModelError for a damaged head."""
-    if str(reference) == MTP_VIEW or is_assistant(model_path(reference)):
+    if str(reference) == MTP_VIEW:
         return MTP
     if is_view(reference):
         parts = str(reference).removeprefix(VIEW_PREFIX).split(",")
         return EXPERT_VIEW if all(part.startswith("experts=") for part in parts) else LAYER_VIEW
+    if is_assistant(model_path(reference)):
+        return MTP
     config = head_config(model_path(reference))
     return DRAFT if config is None else HEADS[config.kind]
 

@@ -25,7 +25,7 @@ DRAFT_KINDS = (NO_MODEL, DRAFT, LAYER_VIEW, EXPERT_VIEW, *HEADS.values())
 EXITS = (HEADS["exits"], HEADS["kangaroo"])
 MTP = HEADS["mtp"]
 # What a model's file says of its layers for multi-token prediction (TargetTraits.mtp).
-USABLE, ABSENT, STRIPPED, NO_GRAPH = "usable", "absent", "stripped", "no graph"
+USABLE, ABSENT, STRIPPED, NO_GRAPH, SEPARATE = "usable", "absent", "stripped", "no graph", "in another file"
 # What -md names for the kinds that draft as a model does.
 NAMED = {DRAFT: "a smaller model", LAYER_VIEW: "view:skip=N or view:exit=N", EXPERT_VIEW: "view:experts=N"}
 

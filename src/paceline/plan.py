@@ -65,7 +65,7 @@ class LoadPlan:
 def resolve(options: LoadOptions) -> LoadPlan:
     """Find the files, and check what fits. Raises UsageError, ModelError or MissingExtraError."""
     target, draft = model_files(options.target, options.draft, options.drafting.drafters)
-    if is_assistant(target):
+    if backend_name(target) == LLAMA_CPP and is_assistant(target):
         raise UsageError(
             f"{target}: holds only layers for multi-token prediction (MTP): give their model (-m), and this "
             "file as its draft (-md)"

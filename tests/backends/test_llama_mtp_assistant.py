@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import paceline
+from command_line import command
 from gguf_architectures import write_architecture
 from gguf_files import rewritten
 from mtp_driver import ROUNDING, Context
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.mtp_assistant import AssistantDraft, AssistantSession
 from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.models import zoo
 from paceline.models.headers.gguf_file import metadata_field
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
@@ -157,6 +159,15 @@ def test_an_assistant_of_another_model_is_refused(files: tuple[Path, Path], tmp_
                 paceline.load(target, draft, drafters, threads=1)
 
 
-def test_an_assistant_is_no_target(files: tuple[Path, Path]) -> None:
+def test_each_of_the_two_files_says_that_the_other_is_needed(files: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match="give their model"):
         paceline.load(files[1], threads=1)
+    with pytest.raises(UsageError, match="are in a file of their own"):
+        paceline.load(files[0], None, "mtp", threads=1)
+
+
+def test_the_check_opens_both(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    done = command(capsys, "check", *files)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("mtp head: it fits: gemma4-assistant ")
+    assert command(capsys, "check", zoo.target_path(), files[1]).code == 3

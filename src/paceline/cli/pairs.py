@@ -245,9 +245,11 @@ def check(
 def _try_head(target: Path, draft: Path) -> tuple[str, str]:
     """Open a draft head with its target. Return the reason why it does not fit, and its description."""
     from paceline.backends.registry import open_engine
-    from paceline.drafts import open_draft
+    from paceline.drafts import kind_of, open_draft
+    from paceline.fits import MTP
 
-    with closing(open_engine(target, n_ctx=HEAD_CONTEXT, kernels=False, threads=1)) as engine:
+    given = {"mtp": True} if kind_of(draft) == MTP else {}
+    with closing(open_engine(target, n_ctx=HEAD_CONTEXT, kernels=False, threads=1, **given)) as engine:
         try:
             return "", open_draft(draft, engine, engine.settings).description
         except (ModelError, UsageError) as error:

@@ -31,7 +31,7 @@ from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.draft_base import DraftForward, HeadBase
 from paceline.heads.session import HeadSession
-from paceline.speculative.errors import BusyError, ModelError
+from paceline.speculative.errors import BusyError, ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Session
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
@@ -125,6 +125,11 @@ class MtpDraft(HeadBase):
         # Another file's layers are one head together.
         count = binding.llama_cpp().llama_model_n_layer_nextn
         self.heads = int(count(model.pointer)) if model is target.model else 1
+        if self.heads == 0:
+            raise UsageError(
+                f"{target.path}: its layers for multi-token prediction (MTP) are in a file of their own "
+                "(mtp-*.gguf): give it as the draft (-md)"
+            )
         self.width = output_width(target)
         self.config = HeadConfig(
             kind=self.kind,

@@ -83,7 +83,7 @@ def _cache_shape(header: GGUFHeader, layer: int) -> tuple[int, int, int]:
 
     def of(key: str) -> int:
         numbers = header.numbers(f"{arch}.attention.{key}") or [0]
-        return numbers[layer if len(numbers) > 1 else 0]
+        return numbers[layer % len(numbers)]
 
     is_windowed = of("sliding_window_pattern")
     return is_windowed, of("head_count_kv"), of("key_length_swa" if is_windowed else "key_length")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
+from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers.facts import (
     MTP_ARCHS,
     RECURRENT,
@@ -151,6 +151,8 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
 def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     """Return whether the model's layers for multi-token prediction can draft (TargetTraits.mtp)."""
     layers = _mtp_layers(parts[0], arch)
+    if arch == "gemma4":
+        return SEPARATE
     if arch not in MTP_ARCHS:
         return NO_GRAPH if layers else ABSENT
     if not layers:
