@@ -107,6 +107,7 @@ def environment(given: argparse.Namespace) -> dict[str, str]:
     if (library / "libllama.so").exists():
         paths.append(given.work / "llama")
         more["LLAMA_CPP_LIB_PATH"] = str(library)
+        more["LD_LIBRARY_PATH"] = f"{os.environ.get('LD_LIBRARY_PATH', '')}:/usr/local/cuda/lib64"
     joined = [*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | more | {"PYTHONPATH": os.pathsep.join(joined)}
 
@@ -218,7 +219,7 @@ def bench(given: argparse.Namespace) -> Iterator[Part]:
     ]
     for path in sorted((given.work / "mtp").glob("*.gguf")) if "mtp" in DRAFTERS else ():
         runs.append((path.stem, "mtp", ["-m", str(path), *layers(given)]))
-    minutes = f"{STEPS['bench'][1] / len(runs) / 240:.2f}"
+    minutes = f"{STEPS['bench'][1] / len(runs) / 240:.2f}"  # a quarter: there are loads, costs, texts, too
     how = [*(TINY if given.tiny else ("-n", "64", "--minutes", minutes)), "--no-history", "--json"]
     for name, own, target in runs:
         yield f"{name}, {own}", [*PACELINE, "bench", *target, "--methods", f"plain,auto,{own}", *how], speeds
@@ -233,9 +234,9 @@ def train(given: argparse.Namespace) -> Iterator[Part]:
     yield given.head, [*PACELINE, "train", given.head, *how], trained
 
 
-# In this order; each with its seconds. `build` and `inflate` go on beside `transformers`.
+# In this order; each with its seconds of USUAL_LIMIT. `build` and `inflate` go on beside `transformers`.
 STEPS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Part]], float]] = {
-    "facts": (facts, 40),
+    "facts": (facts, 60),
     "build": (build, 270),
     "inflate": (inflate, 150),
     "transformers": (partial(contract, "transformers"), 150),
@@ -246,13 +247,14 @@ STEPS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Part]], float]] =
     "bench": (bench, 150),
     "train": (train, 480),
 }
-BESIDE = ("build", "inflate")
+BESIDE, USUAL_LIMIT = ("build", "inflate"), 480.0
 
 
 def one_step(name: str, given: argparse.Namespace) -> None:
     """Run the programs of a step, and write after each what is known."""
     began, (parts_of, seconds) = monotonic(), STEPS[name]
-    end, path = min(began + seconds, given.end), given.out / f"{name}.json"
+    end = min(began + seconds * given.limit / USUAL_LIMIT, given.end)
+    path = given.out / f"{name}.json"
     record: dict[str, Any] = {"step": name, "ended": False, "parts": {}}
     print(f"gpu: {name}, at most {max(0, end - began):.0f} s", file=sys.stderr, flush=True)
     try:
@@ -353,6 +355,7 @@ def pack(given: argparse.Namespace) -> None:
             if member.isfile() and SOURCE.fullmatch(name):
                 info = f"{pinned.replace('-', '_').replace('==', '-')}.dist-info/METADATA"  # has the version
                 member.name = f"llama/{info if name == 'PKG-INFO' else name}"
+                member.pax_headers = {}  # which would have the old name, if it is long
                 tar.addfile(member, sdist.extractfile(member))
         for name, _, added in (one.partition("=") for one in given.add):
             tar.add(added, name)
@@ -395,7 +398,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "add": ([], "pack: NAME=PATH, see above"),
     "work": (Path("/tmp/paceline-gpu"), "run: a folder for all else"),
     "only": (",".join(STEPS), "run: steps"),
-    "limit": (480.0, "run: seconds"),
+    "limit": (USUAL_LIMIT, "run: seconds of all steps, whose own grow with it"),
     "device": ("cuda", "run: or cpu"),
     "arch": ("", "run: CMAKE_CUDA_ARCHITECTURES; the GPU's own by default"),
     "params": ("1B", "run: of the model"),
