@@ -46,7 +46,10 @@ SOURCE = re.compile(  # in llama-cpp-python's source package
     r"vendor)/.*|ggml/(?!src/ggml-[a-z]+/).*|ggml/src/ggml-(cpu|cuda)/.*)"
 )
 # What Paceline imports that a machine with PyTorch may lack, in the versions installed here.
-PACKAGES = "pydantic pydantic-core annotated-types typing-inspection gguf platformdirs diskcache typer"
+PACKAGES = (
+    "pydantic pydantic-core annotated-types typing-inspection gguf platformdirs diskcache typer annotated-doc "
+    "shellingham"
+)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 DRIVERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
 PYTHON, PACELINE = (sys.executable, "-c"), (sys.executable, "-m", "paceline")
@@ -59,6 +62,14 @@ QUANTISE = (
     "import sys; from pathlib import Path as P; from kernels import quantise; "
     "quantise(P(sys.argv[1]), P(sys.argv[2]), 'Q4_K_M'); print(P(sys.argv[2]).stat().st_size, 'bytes')"
 )
+SAVE = """import sys
+from pathlib import Path
+from paceline.backends.transformers.loading import cache_gguf_reader, load_model, load_tokenizer
+path, out = Path(f"hf:{sys.argv[1]}"), sys.argv[2]
+with cache_gguf_reader(path):
+    load_model(path, device="cpu", dtype="bfloat16", attention="sdpa").save_pretrained(out)
+    load_tokenizer(path).save_pretrained(out)
+print(out)"""
 TINY = ("--items", "1", "-n", "8", "--suite", "toy")
 running: set[subprocess.Popen[bytes]] = set()
 
@@ -120,13 +131,15 @@ def targets(given: argparse.Namespace) -> dict[str, list[str]]:
     """Return by name the options of the models that there are. Raises OSError without any."""
     files = [path for path in (given.work / BF16, given.work / Q4) if path.exists()]
     found = {path.stem: ["-m", str(path), *layers(given)] for path in files}
-    if "BF16" not in found:
+    if (given.work / HF / "config.json").exists():
+        hf = ["-m", str(given.work / HF), "--device", given.device, "--dtype", "bfloat16"]
+        found["transformers BF16"] = [*hf, "--attention", "sdpa"]
+    if not found:
         raise FileNotFoundError("there is no model: inflate.json has the reason")
-    hf = ["-m", f"hf:{given.work / BF16}", "--device", given.device, "--dtype", "bfloat16"]
-    return found | {"transformers BF16": [*hf, "--attention", "sdpa"]}
+    return found
 
 
-BUILT, BF16, Q4 = "llama/build/bin", "BF16.gguf", "Q4_K_M.gguf"  # in --work
+BUILT, BF16, Q4, HF = "llama/build/bin", "BF16.gguf", "Q4_K_M.gguf", "hf"  # in --work
 
 
 def facts(_: argparse.Namespace) -> Iterator[Part]:
@@ -176,6 +189,8 @@ def cuda_flags(arch: str) -> list[str]:
 def inflate(given: argparse.Namespace) -> Iterator[Part]:
     how = ["--params", given.params, "--type", "BF16", "--from", given.model, "--force"]
     yield f"{given.model}, {given.params}", [*PACELINE, "zoo", "inflate", given.work / BF16, *how], last_line
+    # Read once: transformers takes long to read a GGUF file.
+    yield "for transformers", [*PYTHON, SAVE, given.work / BF16, given.work / HF], last_line
 
 
 def quantise(given: argparse.Namespace) -> Iterator[Part]:
