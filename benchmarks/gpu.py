@@ -46,10 +46,8 @@ SOURCE = re.compile(  # in llama-cpp-python's source package
     r"vendor)/.*|ggml/(?!src/ggml-[a-z]+/).*|ggml/src/ggml-(cpu|cuda)/.*)"
 )
 # What Paceline imports that a machine with PyTorch may lack, in the versions installed here.
-PACKAGES = (
-    "pydantic pydantic-core annotated-types typing-inspection gguf platformdirs diskcache typer annotated-doc "
-    "shellingham"
-)
+PACKAGES = "pydantic pydantic-core annotated-types typing-inspection gguf platformdirs diskcache"
+PACKAGES += " typer annotated-doc shellingham"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 DRIVERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
 PYTHON, PACELINE = (sys.executable, "-c"), (sys.executable, "-m", "paceline")
@@ -62,14 +60,7 @@ QUANTISE = (
     "import sys; from pathlib import Path as P; from kernels import quantise; "
     "quantise(P(sys.argv[1]), P(sys.argv[2]), 'Q4_K_M'); print(P(sys.argv[2]).stat().st_size, 'bytes')"
 )
-SAVE = """import sys
-from pathlib import Path
-from paceline.backends.transformers.loading import cache_gguf_reader, load_model, load_tokenizer
-path, out = Path(f"hf:{sys.argv[1]}"), sys.argv[2]
-with cache_gguf_reader(path):
-    load_model(path, device="cpu", dtype="bfloat16", attention="sdpa").save_pretrained(out)
-    load_tokenizer(path).save_pretrained(out)
-print(out)"""
+SAVE = "import gpu, sys; gpu.save(*sys.argv[1:])"
 TINY = ("--items", "1", "-n", "8", "--suite", "toy")
 running: set[subprocess.Popen[bytes]] = set()
 
@@ -193,6 +184,19 @@ def inflate(given: argparse.Namespace) -> Iterator[Part]:
     yield "for transformers", [*PYTHON, SAVE, given.work / BF16, given.work / HF], last_line
 
 
+def save(source: str, out: str) -> None:
+    """Write a GGUF file as a folder of transformers."""
+    from paceline.backends.transformers.loading import cache_gguf_reader, load_model, load_tokenizer
+
+    path = Path(f"hf:{source}")
+    with cache_gguf_reader(path):
+        model = load_model(path, device="cpu", dtype="bfloat16", attention="sdpa")
+        load_tokenizer(path).save_pretrained(out)
+    model.hf_quantizer = None  # transformers takes all GGUF files for quantised
+    del model.config.quantization_config
+    model.save_pretrained(out)
+
+
 def quantise(given: argparse.Namespace) -> Iterator[Part]:
     yield "Q4_K_M", [*PYTHON, QUANTISE, given.work / BF16, given.work / Q4], last_line
 
@@ -209,9 +213,9 @@ def contract(kind: str, given: argparse.Namespace) -> Iterator[Part]:
 
 def greedy(given: argparse.Namespace) -> Iterator[Part]:
     """For how many prompts is drafted greedy text the plain text? The verdicts count the others."""
-    how = ["--methods", "plain,lookup+model", *(TINY if given.tiny else ("--items", "7", "-n", "96"))]
+    how = ["--methods", "plain,lookup+model", *(TINY if given.tiny else ("--items", "7", "-n", "64"))]
     for name, target in targets(given).items():
-        for way in ([], ["--exact-greedy"]):
+        for way in ([], ["--exact-greedy"]) if "-ngl" in target else ([],):  # transformers has no such passes
             command = [*PACELINE, "bench", *target, "-md", given.draft, *how, *way, "--no-history", "--json"]
             yield f"{name} {' '.join(way)}", command, speeds
 
@@ -251,17 +255,11 @@ def train(given: argparse.Namespace) -> Iterator[Part]:
 
 # In this order; each with its seconds of USUAL_LIMIT. `build` and `inflate` go on beside `transformers`.
 STEPS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Part]], float]] = {
-    "facts": (facts, 60),
-    "build": (build, 270),
-    "inflate": (inflate, 150),
-    "transformers": (partial(contract, "transformers"), 150),
-    "llama": (partial(contract, "llama"), 60),
-    "quantise": (quantise, 30),
-    "greedy": (greedy, 60),
-    "doctor": (doctor, 45),
-    "bench": (bench, 150),
+    "facts": (facts, 60), "build": (build, 270), "inflate": (inflate, 250),
+    "transformers": (partial(contract, "transformers"), 150), "llama": (partial(contract, "llama"), 70),
+    "quantise": (quantise, 30), "greedy": (greedy, 80), "doctor": (doctor, 45), "bench": (bench, 150),
     "train": (train, 480),
-}
+}  # fmt: skip
 BESIDE, USUAL_LIMIT = ("build", "inflate"), 480.0
 
 
@@ -368,8 +366,8 @@ def pack(given: argparse.Namespace) -> None:
         for member in sdist:
             name = member.name.partition("/")[2]
             if member.isfile() and SOURCE.fullmatch(name):
-                info = f"{pinned.replace('-', '_').replace('==', '-')}.dist-info/METADATA"  # has the version
-                member.name = f"llama/{info if name == 'PKG-INFO' else name}"
+                info = f"site/{pinned.replace('-', '_').replace('==', '-')}.dist-info/METADATA"
+                member.name = info if name == "PKG-INFO" else f"llama/{name}"  # it has the version
                 member.pax_headers = {}  # which would have the old name, if it is long
                 tar.addfile(member, sdist.extractfile(member))
         for name, _, added in (one.partition("=") for one in given.add):
@@ -402,26 +400,18 @@ def unpack(pieces: Sequence[Path], work: Path) -> None:
 
 
 OPTIONS: dict[str, tuple[Any, str]] = {
-    "sdist": (None, "pack: llama-cpp-python's source package"),
-    "piece": (26.0, "pack: MB"),
-    "python": ("3.12", "pack: that of the machine"),
-    "no-model": (
-        False,
-        "pack: without SmolLM2 (93 MB); then `run` with --model zoo:target --draft zoo:draft",
-    ),
+    "sdist": (None, "pack: llama-cpp-python's source package"), "piece": (26.0, "pack: MB"),
+    "python": ("3.12", "pack: that of the machine"), "add": ([], "pack: NAME=PATH, see above"),
     "wheels": (None, "pack: a folder of wheels, in place of what pip fetches"),
-    "add": ([], "pack: NAME=PATH, see above"),
-    "work": (Path("/tmp/paceline-gpu"), "run: a folder for all else"),
-    "only": (",".join(STEPS), "run: steps"),
+    "no-model": (False, "pack: without SmolLM2 (93 MB); run with --model zoo:target --draft zoo:draft"),
+    "work": (Path("/tmp/paceline-gpu"), "run: for all else"), "only": (",".join(STEPS), "run: steps"),
     "limit": (USUAL_LIMIT, "run: seconds of all steps, whose own grow with it"),
-    "device": ("cuda", "run: or cpu"),
+    "device": ("cuda", "run: or cpu"), "params": ("1B", "run: of the model"),
     "arch": ("", "run: CMAKE_CUDA_ARCHITECTURES; the GPU's own by default"),
-    "params": ("1B", "run: of the model"),
-    "model": ("zoo:smollm2", "run: the model to inflate"),
-    "draft": ("zoo:smollm2-draft", "run: its draft model"),
+    "model": ("zoo:smollm2", "run: the model to inflate"), "draft": ("zoo:smollm2-draft", "run: its draft"),
     "head": ("eagle3", "run: kind of head to train"),
     "tiny": (False, "run: as little of all as possible, with --params 60M"),
-}
+}  # fmt: skip
 
 
 def main() -> None:
