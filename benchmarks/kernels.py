@@ -82,11 +82,15 @@ def model(kind: str, params: str) -> Path:
         inflate(zoo.path("smollm2"), whole, parse_count(params), "BF16")
     if not out.exists():
         print(f"writing {out}", file=sys.stderr)
-        how = llama_cpp.llama_model_quantize_default_params()
-        how.ftype = LlamaFileType[f"MOSTLY_{kind}"]
-        if llama_cpp.llama_model_quantize(os.fsencode(whole), os.fsencode(out), ctypes.byref(how)):
-            raise SystemExit(f"llama.cpp cannot write {out}")
+        quantise(whole, out, kind)
     return out
+
+
+def quantise(whole: Path, out: Path, kind: str) -> None:
+    how = llama_cpp.llama_model_quantize_default_params()
+    how.ftype = LlamaFileType[f"MOSTLY_{kind}"]
+    if llama_cpp.llama_model_quantize(os.fsencode(whole), os.fsencode(out), ctypes.byref(how)):
+        raise SystemExit(f"llama.cpp cannot write {out}")
 
 
 def measure(path: Path, depths: Sequence[int], threads: int) -> tuple[Reading, Reading, bool]:

@@ -14,9 +14,11 @@ from hypothesis import settings
 import paceline
 from foreign import write_foreign
 from gguf_files import convert, write_llama
+from hf_models import DEVICE
 from paceline.api import LLM
 from paceline.backends.llama_cpp import kernels
 from paceline.backends.llama_cpp.kernels.build import library, recipe_for
+from paceline.backends.llama_cpp.model import LlamaSettings
 from paceline.bench import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
 from paceline.models import zoo
 from paceline.speculative.errors import KernelError
@@ -59,6 +61,21 @@ def files_are_let_in() -> Iterator[None]:
     """Load files written for llama.cpp without a trial process, which takes seconds each time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paceline.backends.llama_cpp.gate.in_load_subprocess", True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def layers_on_the_device() -> Iterator[None]:
+    """With PACELINE_TEST_DEVICE=cuda the layers of all GGUF models are on the GPU."""
+    check = LlamaSettings.__post_init__
+
+    def on_gpu(settings: LlamaSettings) -> None:
+        check(settings)
+        object.__setattr__(settings, "gpu_layers", 99)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE != "cpu":
+            patch.setattr(LlamaSettings, "__post_init__", on_gpu)
         yield
 
 
