@@ -334,11 +334,11 @@ def test_texts_drafted_from_a_reduced_vocabulary_are_plain_texts(file: Path, sma
 
 def test_a_text_of_other_tokens_gets_the_whole_vocabulary() -> None:
     weight = np.eye(100, dtype=np.float32)
-    vocabulary = draft_vocab.DraftVocabulary(100, weight.__getitem__, lambda _rows: None)
+    vocabulary = draft_vocab.ReducedVocabulary(100, weight.__getitem__, lambda _rows: None)
     assert vocabulary.suffices
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draft_vocab, "SIZE", 10)
-        small = draft_vocab.DraftVocabulary(100, weight.__getitem__, lambda _rows: None)
+        small = draft_vocab.ReducedVocabulary(100, weight.__getitem__, lambda _rows: None)
     small.observe(range(50), generated=False)
     assert small.coverage == 1.0
     small.observe(range(50, 100), generated=True)

@@ -23,7 +23,7 @@ MIN_COVERAGE, COVERAGE_WEIGHT = 0.9, 1 / 256  # of the last tokens, the weight o
 Rows = NDArray[np.float32]
 
 
-class DraftVocabulary:
+class ReducedVocabulary:
     """rows: returns rows [n, width] of the output matrix. linear: makes a product with a matrix, or returns
     None if numpy is as fast."""
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from paceline.backends.llama_cpp import binding, kernels
 from paceline.backends.llama_cpp.batch import Batch
-from paceline.backends.llama_cpp.draft_vocab import MIN_VOCAB, DraftVocabulary
+from paceline.backends.llama_cpp.draft_vocab import MIN_VOCAB, ReducedVocabulary
 from paceline.backends.llama_cpp.extras import Hidden, PassExtra
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.heads.config import HeadConfig, TargetFacts
@@ -158,7 +158,7 @@ class MtpDraft(HeadBase):
         self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
         self._batch = Batch(MAX_ROWS, MAX_ROWS, target.vocab.size, self.width)
-        self.vocabulary: DraftVocabulary | None = None
+        self.vocabulary: ReducedVocabulary | None = None
         self.open_context()
         self.vocabulary = self._reduced_vocabulary()
 
@@ -178,7 +178,7 @@ class MtpDraft(HeadBase):
         self.memory = binding.llama_cpp().llama_get_memory(self._context)
         _show_states(self._context, masked=self._narrow)
 
-    def _reduced_vocabulary(self) -> DraftVocabulary | None:
+    def _reduced_vocabulary(self) -> ReducedVocabulary | None:
         """Return a reduced draft vocabulary; None if the whole is small, or if the layers' outputs do not
         give the logits by themselves."""
         n_vocab, target = self.vocab.size, self.inner
@@ -188,7 +188,7 @@ class MtpDraft(HeadBase):
             rows = ModelWeights(self.path).output_rows(SHARED_HEAD.format(target.layers))
         except ModelError:  # a type of weights that is not read here
             return None
-        reduced = DraftVocabulary(n_vocab, rows.rows, partial(target.make_linear, bias=None))
+        reduced = ReducedVocabulary(n_vocab, rows.rows, partial(target.make_linear, bias=None))
         session = self.open()
         session.extend([0, 1, 2])
         (out,) = self.forward([(session, EMPTY)], NO_OUTPUTS)

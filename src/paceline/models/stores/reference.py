@@ -28,9 +28,9 @@ DEFAULT_QUANTISATIONS = ("Q4_K_M", "Q8_0")
 AUXILIARY_FILES = {
     "mmproj": "a projector for pictures or sound",
     "imatrix": "an importance matrix",
-    "mtp-": "a head for multi-token prediction (MTP), with which Paceline cannot draft",
+    "mtp-": "the MTP layers of a model without the model",
 }
-DRAFT_HEADS = ("eagle3-", "dflash-", "dspark-")  # in names of GGUF files
+DRAFT_HEADS = ("eagle3-", "dflash-", "dspark-", "mtp-gemma")  # in names of GGUF files
 
 # Files of a draft head in a repository: its configuration, one of the weights, and what Paceline adds.
 HEAD_CONFIG = "config.json"
@@ -251,6 +251,8 @@ def variants(names: Iterable[str], *, heads: bool = False) -> list[Variant]:
 def auxiliary_kind(name: str) -> str:
     """Return what a file beside a model is, by its name; empty for a model or a draft head."""
     file = PurePosixPath(name).name.lower()
+    if any(word in file for word in DRAFT_HEADS):
+        return ""
     return next((kind for word, kind in AUXILIARY_FILES.items() if word in file), "")
 
 
