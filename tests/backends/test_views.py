@@ -47,7 +47,7 @@ def test_blocks_are_left_out_evenly(layers: int, data: st.DataObject) -> None:
     ],
 )  # fmt: skip
 def test_other_words_are_refused(wrong: str) -> None:
-    with pytest.raises(UsageError, match="write view:exit=N"):
+    with pytest.raises(UsageError, match="write view:mtp, view:exit=N"):
         parse_view(wrong, LAYERS)
 
 
