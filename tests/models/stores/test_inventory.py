@@ -147,7 +147,7 @@ def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
     told = {Path(note.partition(":")[0]).name: note for note in found.notes}
     assert [head.path for head in found.heads] == [folder / "eagle3-m.gguf"]
     assert len(found.notes) == len(told) == 9
-    reasons = {"adapter": "an adapter", "vocab": "vocabulary only", "MTP-m": "(MTP)"}
+    reasons = {"adapter": "an adapter", "vocab": "vocabulary only", "MTP-m": "MTP layers"}
     for name, reason in (reasons | {"mmproj": "projector"}).items():
         assert reason in told[f"{name}.gguf"]
     assert "half-way" in told["m.gguf.downloadInProgress"]

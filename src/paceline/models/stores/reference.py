@@ -28,7 +28,7 @@ DEFAULT_QUANTISATIONS = ("Q4_K_M", "Q8_0")
 AUXILIARY_FILES = {
     "mmproj": "a projector for pictures or sound",
     "imatrix": "an importance matrix",
-    "mtp-": "the MTP layers of a model without the model",
+    "mtp-": "a file of MTP layers without their model",
 }
 DRAFT_HEADS = ("eagle3-", "dflash-", "dspark-", "mtp-gemma")  # in names of GGUF files
 
