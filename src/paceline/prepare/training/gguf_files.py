@@ -96,15 +96,23 @@ def read_llama(path: Path) -> LlamaFile:
     file = GGUFFile(path)
     if file.text("general.architecture") != "llama" or "output.weight" in file.tensors:
         raise ModelError(f"{path}: only Llamas with one matrix for embedding and output can be trained on")
+    shape, names = read_shape(file), llama_names(file)
+    weights = {name: reordered(name, tensor(file, gguf_name(name)), shape, (-1, 2)) for name in names}
+    return LlamaFile(shape, file.number("llama.block_count"), weights)
+
+
+def read_shape(file: GGUFFile) -> LayerShape:
+    """Return the dimensions of a model's layers. Raises ModelError."""
+    arch = file.text("general.architecture")
 
     def number(key: str, default: float | None = None) -> float:
-        value = file.values.get(f"llama.{key}", default)
+        value = file.values.get(f"{arch}.{key}", default)
         if not isinstance(value, int | float):
-            raise ModelError(f"{path}: does not say its {key}")
+            raise ModelError(f"{file.path}: does not say its {key}")
         return value
 
     heads, hidden = int(number("attention.head_count")), int(number("embedding_length"))
-    shape = LayerShape(
+    return LayerShape(
         hidden,
         heads,
         int(number("attention.head_count_kv", heads)),
@@ -113,16 +121,23 @@ def read_llama(path: Path) -> LlamaFile:
         float(number("attention.layer_norm_rms_epsilon")),
         float(number("rope.freq_base", 10_000.0)),
     )
-    layers, weights = int(number("block_count")), dict[str, NDArray[np.float32]]()
-    names = ["embed_tokens.weight", "norm.weight"]  # in a fixed order, as an optimizer's state has theirs
-    names += [f"layers.{i}.{name}.weight" for i in range(layers) for name in LAYER_NAMES]
-    if others := {_gguf_name(name) for name in names} ^ set(file.tensors):
-        raise ModelError(f"{path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
-    for name in names:
-        rows = TensorRows(file, file.tensors[_gguf_name(name)]).rows(slice(None))
-        rows = _reordered(name, rows, shape, (-1, 2))
-        weights[name] = rows.reshape(-1) if "norm" in name else rows
-    return LlamaFile(shape, layers, weights)
+
+
+def llama_names(file: GGUFFile) -> list[str]:
+    """Return the names of a Llama's weights, in a fixed order, as an optimizer's state has theirs.
+    Raises ModelError for another model."""
+    layers = range(file.number("llama.block_count"))
+    names = ["embed_tokens.weight", "norm.weight"]
+    names += [f"layers.{i}.{name}.weight" for i in layers for name in LAYER_NAMES]
+    if others := {gguf_name(name) for name in names} ^ (set(file.tensors) - {"output.weight"}):
+        raise ModelError(f"{file.path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
+    return names
+
+
+def tensor(file: GGUFFile, name: str) -> NDArray[np.float32]:
+    """Return a tensor in float32. Raises ModelError."""
+    found = file.tensors[name]
+    return TensorRows(file, found).rows(slice(None)).reshape(found.shape[::-1])
 
 
 def _write(
@@ -157,25 +172,27 @@ def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict
 
 
 def _part(name: str, value: NDArray[np.float32], shape: LayerShape) -> TensorToWrite:
-    """Return a tensor under llama.cpp's name: norms in F32, matrices in Q8_0, or F16 for odd rows."""
-    value = _reordered(name, value, shape, (2, -1))
+    """Return a tensor under llama.cpp's name."""
+    return written(gguf_name(name), reordered(name, value, shape, (2, -1)))
+
+
+def written(name: str, value: NDArray[np.float32]) -> TensorToWrite:
+    """Return a tensor to write: a norm in F32, a matrix in Q8_0, or F16 for odd rows."""
     kind = "F32" if value.ndim == 1 else "Q8_0" if value.shape[1] % 32 == 0 else "F16"
     rows = partial(iter, [np.ascontiguousarray(value, np.float32)])
-    return quantise_part(_gguf_name(name), value.shape[::-1], weight_type(kind), rows)
+    return quantise_part(name, value.shape[::-1], weight_type(kind), rows)
 
 
-def _gguf_name(name: str) -> str:
+def gguf_name(name: str) -> str:
     if found := EAGLE3_NAMES.get(name) or LLAMA_NAMES.get(name):
         return found
     _layers, number, rest = name.split(".", 2)
     return f"blk.{number}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
 
 
-def _reordered(
-    name: str, weight: NDArray[np.float32], shape: LayerShape, parts: tuple[int, int]
-) -> NDArray[np.float32]:
+def reordered(name: str, weight: NDArray[Any], shape: LayerShape, parts: tuple[int, int]) -> NDArray[Any]:
     """Reorder the rows of a query or key matrix, of no other weight: for parts of (2, -1) from halves to
-    neighbours, as llama.cpp rotates them, and back for (-1, 2)."""
+    neighbours, as llama.cpp rotates those of a Llama, and back for (-1, 2)."""
     if not name.endswith(("q_proj.weight", "k_proj.weight")):
         return weight
     heads = shape.heads if name.endswith("q_proj.weight") else shape.kv_heads
