@@ -260,6 +260,8 @@ class MtpRecipe(Eagle3Recipe):
                     some = right.nonzero()[:, 0]
                     right[some] = network.logits(output[some]).argmax(1) == text[rows[some] + 2 + depth]
                     lengths += right.numpy()
+                    if not right.any():
+                        break
             return lambda n: int(lengths[n - 1 - one.first_answer])
 
         return walk(sequences, accepted_of, n_draft, reads_target=True)
