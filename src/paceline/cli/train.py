@@ -62,9 +62,7 @@ def train(
     models: Any,
     data: Any,
     training: Any,
-    out: Annotated[
-        Path, option(OUTPUT, "-o --out", "FOLDER", "The head's folder, or its GGUF file (mtp).", env=False)
-    ],
+    out: Annotated[Path, option(OUTPUT, "-o --out", "FOLDER", "The head's folder (mtp: a file).", env=False)],
     as_json: options.AsJson = False,
 ) -> None:
     """Train a draft head for a model, which `-md FOLDER` then drafts with.

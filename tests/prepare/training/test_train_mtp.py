@@ -101,7 +101,7 @@ def target(
 
 def sequence(target: LlamaTarget, recipe: MtpRecipe) -> TrainingSequence:
     answer = Answer("", np.array(TEXT[:8], np.int32), np.array(TEXT[8:], np.int32), "length", True)
-    return OnlineFeatures(target, [answer], recipe.layers, 8)[0]
+    return OnlineFeatures(target, [answer], (target.layers + 1,), 8)[0]
 
 
 def test_the_network_computes_what_llama_cpp_does(target: LlamaTarget) -> None:

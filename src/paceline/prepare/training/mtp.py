@@ -44,7 +44,7 @@ from paceline.prepare.training.gguf_files import (
     written,
 )
 from paceline.prepare.training.plan import TrainingPlan, mtp_file
-from paceline.prepare.training.recipe import TrainingBatch, make_batch
+from paceline.prepare.training.recipe import make_batch
 from paceline.prepare.training.recipes import Eagle3Recipe
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError
@@ -58,12 +58,9 @@ NAMES = {
     "norm": "nextn.shared_head_norm",
     **{f"layers.0.{name}": part for name, part in LAYER_NAMES.items()},
 }
-QWEN35_NAMES = NAMES | {
-    "layers.0.post_attention_layernorm": "post_attention_norm",
-    "layers.0.self_attn.q_norm": "attn_q_norm",
-    "layers.0.self_attn.k_norm": "attn_k_norm",
-}
-ARCHITECTURES = {"mimo2": NAMES, "qwen35": QWEN35_NAMES}
+QK_NORMS = {f"layers.0.self_attn.{name}_norm": f"attn_{name}_norm" for name in "qk"}
+POST_NORM = {"layers.0.post_attention_layernorm": "post_attention_norm"}
+ARCHITECTURES = {"mimo2": NAMES, "qwen35": NAMES | QK_NORMS | POST_NORM}
 QKV = ("attn_q", "attn_k", "attn_v")
 # In qwen35, the rows of a head's gate follow its queries'.
 QUERIES, GATE = "layers.0.self_attn.q_proj", "layers.0.self_attn.gate_proj"
@@ -77,92 +74,75 @@ KEYS = {
 
 
 def load_trainable(options: LoadOptions, plan: TrainingPlan) -> LLM:
-    """Load the file whose MTP layer is trained, with the hidden states that this layer reads.
-    Raises UsageError or ModelError for a model that cannot have one."""
-    file = trainable_file(resolve(options).target, plan)
-    load = resolve(replace(options, target=file))
+    """Load the model, or a Llama as `mimo2` from the run's folder, with the hidden states that its MTP layer
+    reads. Raises UsageError or ModelError for a model that cannot have such a layer."""
+    load = resolve(options)
+    traits = header_traits(load.target)
+    file = GGUFFile(load.target) if traits.backend == LLAMA_CPP else None
+    if file is not None and file.number("split.count") > 1:
+        raise UsageError(f"{file.path}: is in several parts: join them first (llama-gguf-split --merge)")
+    if file is not None and file.text("general.architecture") == "llama":
+        out = plan.folder / f"{load.target.stem}.gguf"
+        if not out.exists():
+            plan.folder.mkdir(parents=True, exist_ok=True)
+            add_mtp(file, out)
+        load = resolve(replace(options, target=out))
+    else:
+        require_fit(f"{load.target}: an MTP layer", MTP, traits)
+        read_mtp(GGUFFile(load.target))  # or raise
     return load_plan(replace(load, settings={**load.settings, "mtp": True}))
-
-
-def trainable_file(model: Path, plan: TrainingPlan) -> Path:
-    """Return the file whose MTP layer is trained: that of the model, or of a Llama's one with such a layer in
-    the run's folder. Raises UsageError or ModelError for a model that cannot have one."""
-    traits = header_traits(model)
-    is_gguf = traits.backend == LLAMA_CPP
-    if is_gguf and GGUFFile(model).number("split.count") > 1:
-        raise UsageError(f"{model}: is in several parts: join them first (llama-gguf-split --merge)")
-    if not is_gguf or GGUFFile(model).text("general.architecture") != "llama":
-        require_fit(f"{model}: an MTP layer", MTP, traits)
-        read_mtp(GGUFFile(model))  # or raise
-        return model
-    out = plan.folder / f"{model.stem}.gguf"
-    if not out.exists():
-        plan.folder.mkdir(parents=True, exist_ok=True)
-        add_mtp(GGUFFile(model), out)
-    return out
 
 
 def add_mtp(file: GGUFFile, out: Path) -> None:
     """Write a Llama's file as a `mimo2` with an MTP layer, which begins as the last of its layers.
     Raises ModelError."""
     shape, names, n = read_shape(file), llama_names(file), file.number("llama.block_count")
-    fields = list[bytes]()
-    if others := {key.removeprefix("llama.") for key in file.fields if key.startswith("llama.")} - KEYS:
-        raise ModelError(f"{file.path}: no MTP layer can be added to a Llama with {sorted(others)[0]}")
+    fields = dict[str, bytes]()
     for key, raw in file.fields.items():
-        name = key.replace("llama.", "mimo2.").encode()
-        fields.append(struct.pack("<Q", len(name)) + name + raw[8 + len(key) :])
+        if key.startswith("llama.") and key.removeprefix("llama.") not in KEYS:
+            raise ModelError(f"{file.path}: no MTP layer can be added to a Llama with {key}")
+        name = key.replace("llama.", "mimo2.")
+        fields[name] = struct.pack("<Q", len(name)) + name.encode() + raw[8 + len(key) :]
     changed: dict[str, str | int | float] = {
         "general.architecture": "mimo2",
         "mimo2.block_count": n + 1,
         "mimo2.nextn_predict_layers": 1,
         "mimo2.expert_feed_forward_length": 0,
-        # llama.cpp's graph wants a layer with a window.
-        "mimo2.attention.sliding_window": WINDOW,
+        "mimo2.attention.sliding_window": WINDOW,  # llama.cpp's graph wants a layer with a window
         "mimo2.rope.freq_base_swa": shape.rope_theta,
     }
-    replaced = {"general.architecture", "llama.block_count"}
-    fields = [raw for key, raw in zip(file.fields, fields, strict=True) if key not in replaced]
-    fields += [metadata_field(key, value) for key, value in changed.items()]
-    fields.append(number_list_field("mimo2.attention.sliding_window_pattern", [0] * n + [1]))
-    parts = [_as_mimo2(file, gguf_name(name), name, shape) for name in names]
+    fields |= {key: metadata_field(key, value) for key, value in changed.items()}
+    pattern = number_list_field("mimo2.attention.sliding_window_pattern", [0] * n + [1])
+    parts, weights = list[TensorToWrite](), dict[str, Any]()
+    for name in names:
+        part = copy_part(file, file.tensors[gguf_name(name)])
+        if name.endswith("proj.weight"):
+            rows = file.weights(file.tensors[part.name]).reshape(part.dims[1], -1)
+            rows = np.ascontiguousarray(reordered(name, rows, shape, (-1, 2)))
+            part = replace(part, blocks=partial(iter, [rows]))
+        parts.append(part)
     matrix = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
-    parts.append(_as_mimo2(file, matrix, "lm_head.weight", shape))
-    weights = {
-        name: reordered(f"{name}.weight", tensor(file, f"blk.{n - 1}.{part}.weight"), shape, (-1, 2))
-        for name, part in NAMES.items()
-        if not part.startswith("nextn")
-    }
+    parts.append(replace(copy_part(file, file.tensors[matrix]), name="output.weight"))
+    for name in LAYER_NAMES:
+        rows = tensor(file, gguf_name(f"layers.{n - 1}.{name}.weight"))
+        weights[f"layers.0.{name}"] = reordered(f"{name}.weight", rows, shape, (-1, 2))
     ones, eye = np.ones(shape.hidden, np.float32), np.eye(shape.hidden, dtype=np.float32)
     weights |= {"fc": np.concatenate([eye, eye], 1), "enorm": ones, "hnorm": ones}
     weights["norm"] = tensor(file, "output_norm.weight")
-    parts += MtpLayer("mimo2", n, shape, weights).parts()
-    with write_output(out, force=True) as part:
-        write_gguf(part, fields, parts, file.alignment)
-
-
-def _as_mimo2(file: GGUFFile, source: str, name: str, shape: LayerShape) -> TensorToWrite:
-    """Return a tensor of a Llama with the bytes of its rows in the order of `mimo2`."""
-    part = copy_part(file, file.tensors[source])
-    raw = file.weights(file.tensors[source])
-    if len(part.dims) > 1:
-        raw = reordered(name, raw.reshape(part.dims[1], -1), shape, (-1, 2))
-    blocks = partial(iter, [np.ascontiguousarray(raw)])
-    return TensorToWrite(gguf_name(name), part.dims, part.type, part.size, blocks)
+    parts += MtpLayer("mimo2", f"blk.{n}.", shape, weights).parts()
+    with write_output(out, force=True) as opened:
+        write_gguf(opened, [*fields.values(), pattern], parts, file.alignment)
 
 
 @dataclass(frozen=True)
 class MtpLayer:
-    """Layer `number` of a file. weights: in float32, under the names of MtpHead without ".weight"."""
+    """The tensors of a file whose names begin with `stem`.
+    weights: in float32, under the names of MtpHead without ".weight"."""
 
     arch: str
-    number: int
+    stem: str
     shape: LayerShape
     weights: Weights
-
-    @property
-    def stem(self) -> str:
-        return f"blk.{self.number}."
 
     def parts(self) -> list[TensorToWrite]:
         """Return the tensors of the file."""
@@ -179,20 +159,17 @@ class MtpLayer:
 
 def read_mtp(file: GGUFFile) -> MtpLayer:
     """Read the MTP layer of a file. Raises ModelError for another kind of layer."""
-    arch, names = file.text("general.architecture"), ARCHITECTURES.get(file.text("general.architecture"))
-    n, shape = file.number(f"{arch}.block_count") - 1, read_shape(file)
+    arch = file.text("general.architecture")
+    names, stem = ARCHITECTURES.get(arch), f"blk.{file.number(f'{arch}.block_count') - 1}."
     is_whole = arch != "mimo2" or file.number("mimo2.attention.sliding_window") >= WINDOW
     if names is None or file.number(f"{arch}.nextn_predict_layers") != 1 or not is_whole:
         raise ModelError(
             f"{file.path}: a model can be trained that has one MTP layer as in {' or '.join(ARCHITECTURES)}, "
             f"or a llama; this {arch} has another kind, or several"
         )
-    if arch == "mimo2":
-        shape = replace(shape, rope_theta=float(file.values.get("mimo2.rope.freq_base_swa", 10_000.0)))  # type: ignore[arg-type]
-    shape = replace(shape, rotary=file.number(f"{arch}.rope.dimension_count"))
-    stem = f"blk.{n}."
-    found = {name.removeprefix(stem): name for name in file.tensors if name.startswith(stem)}
-    parts = {part.removesuffix(".weight"): tensor(file, name) for part, name in found.items()}
+    shape = replace(read_shape(file), rotary=file.number(f"{arch}.rope.dimension_count"))
+    found = [name for name in file.tensors if name.startswith(stem)]
+    parts = {name.removeprefix(stem).removesuffix(".weight"): tensor(file, name) for name in found}
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     if (fused := parts.pop("attn_qkv", None)) is not None:
         parts |= zip(QKV, np.split(fused, [queries, queries + keys]), strict=True)
@@ -205,7 +182,7 @@ def read_mtp(file: GGUFFile) -> MtpLayer:
     if arch == "qwen35":
         both = weights[QUERIES].reshape(shape.heads, 2, -1)
         weights[QUERIES], weights[GATE] = (both[:, i].reshape(queries, -1) for i in range(2))
-    return MtpLayer(arch, n, shape, weights)
+    return MtpLayer(arch, stem, shape, weights)
 
 
 class MtpRecipe(Eagle3Recipe):
@@ -221,10 +198,6 @@ class MtpRecipe(Eagle3Recipe):
         self.layer_ids = (self.target.layers + 1,)  # see backends/llama_cpp/mtp.py
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        return self.layer_ids
-
-    @property
     def config(self) -> HeadConfig:
         return replace(super().config, norm_output=self.norm_output)
 
@@ -235,12 +208,6 @@ class MtpRecipe(Eagle3Recipe):
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         own = {f"{name}.weight": torch.tensor(value) for name, value in self.layer.weights.items()}
         return own | {"lm_head.weight": self.rows_of(output)}
-
-    def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
-        depths = range(1, 1 + self.options.depth)
-        rows = batch.rows_before(depths)
-        outputs = [*map(network.normed, self.steps(network, batch, embed, rows, len(depths)))]
-        return self.sampled_loss(outputs, network.matrix, batch.targets(depths, rows))
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int

@@ -179,11 +179,6 @@ class Recipe(ABC):
             depth=self.options.depth if self.is_parallel else 0,
         )
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The target's hidden states that a sequence has, as in RequiredOutputs."""
-        return self.config.resolved(self.target.layers).layer_ids
-
     def begin(self, target: Path, base: Path | None) -> None:  # noqa: B027
         """Read weights to begin with, of the target's file or of a given one. Raises ModelError."""
 

@@ -50,11 +50,13 @@ class Eagle3Recipe(Recipe):
             "lm_head.weight": self.rows_of(output),
         }
 
-    def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
+    def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
         depths = range(1, 1 + self.options.depth)
         rows = batch.rows_before(depths)
-        logits = map(network.logits, self.steps(network, batch, embed, rows, len(depths)))
-        return self.decayed_loss(logits, batch.targets(depths, rows))
+        outputs, targets = self.steps(network, batch, embed, rows, len(depths)), batch.targets(depths, rows)
+        if self.drafts_all:
+            return self.sampled_loss([*map(network.normed, outputs)], network.matrix, targets)
+        return self.decayed_loss(map(network.logits, outputs), targets)
 
     def steps(
         self, network: EagleHead, batch: TrainingBatch, embed: Any, rows: Any, depth: int

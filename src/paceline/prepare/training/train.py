@@ -79,7 +79,7 @@ def train_head(
     weights = recipe.weights(target.output_head(), embedding)
     needed = require_memory(plan, recipe.config, weights, embedding, device)
     note(f"training takes about {format_bytes(needed)} of memory, on {device}")
-    layers = recipe.layers
+    layers = recipe.config.resolved(target.layers).layer_ids
     shared = usual_layers(recipe) if plan.cache else ()
     online = OnlineFeatures(target, answers, sorted({*layers, *shared}))
     source: FeatureSource = online
@@ -150,7 +150,7 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
 def usual_layers(recipe: Recipe) -> set[int]:
     """Return the layers that heads of all kinds read of a recipe's target, unless told otherwise."""
     target, found = recipe.target, set[int]()
-    for kind in KINDS.values():
+    for kind in HEADS:
         with suppress(ModelError, UsageError):  # the target has too few layers for some
             one = kind(target, recipe.shape, recipe.vocabulary, TrainingOptions())
             found.update(one.config.resolved(target.layers).layer_ids)
