@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,10 +22,12 @@ from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.speculative.validation import read_numbers
 
 DATA, TRAINING = "Data", "Training"
-Kind = Literal["medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "draft", "pard", "confidence"]
+Kind = Literal[
+    "medusa", "eagle", "eagle3", "block", "exits", "kangaroo", "mtp", "draft", "pard", "confidence"
+]  # fmt: skip
 KINDS = (
-    "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, draft (a small Llama), "
-    "pard (a Llama that drafts several tokens in a pass) or confidence (for -md)."
+    "medusa, eagle, eagle3, block (DFlash, DSpark), exits, kangaroo, mtp (a layer in the model's GGUF file), "
+    "draft (a small Llama), pard (a Llama that drafts several tokens in a pass) or confidence (for -md)."
 )
 RENAMED = {"max_tokens": "-n --n-predict", "learning_rate": "--lr", "variation": "--tv"}
 RENAMED |= {"use_cache": "--cache"}
@@ -59,7 +62,7 @@ def train(
     models: Any,
     data: Any,
     training: Any,
-    out: Annotated[Path, option(OUTPUT, "-o --out", "FOLDER", "The head's folder.", env=False)],
+    out: Annotated[Path, option(OUTPUT, "-o --out", "FOLDER", "The head's folder (mtp: a file).", env=False)],
     as_json: options.AsJson = False,
 ) -> None:
     """Train a draft head for a model, which `-md FOLDER` then drafts with.
@@ -84,7 +87,12 @@ def train(
     models = resolve_models(replace(models, engine=engine))
     base = Path(models.draft) if kind in ("draft", "pard") and models.draft else None
     plan = make_plan(kind, out, base=base, **data, **training)
-    with plan.lock(), Interrupts() as interrupts, load_options(models) as llm:
+    load: Callable[..., Any] = load_options
+    if kind == "mtp":
+        from paceline.prepare.training.mtp import load_trainable
+
+        load = partial(load_trainable, plan=plan)
+    with plan.lock(), Interrupts() as interrupts, load(models) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:
             card = train_kind(llm, prompts, plan, report, print_note)
@@ -99,8 +107,10 @@ def train(
         rates = " ".join(f"{rate:.2f}" for rate in found["by_position"])
         length = f"acceptance length {found['length']:.2f} on held-out prompts"
         print_note(f"{length}; accepted by position: {rates}")
-    given = ["-m", target] if target else []
-    print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given, '-md', card['path']])}")
+    given = [*(["-m", target] if target else []), "-md", card["path"]]
+    if kind == "mtp":
+        given = ["-m", card["path"]]
+    print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given])}")
     typer.echo(card["path"])
 
 

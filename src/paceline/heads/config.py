@@ -91,7 +91,7 @@ class HeadConfig:
         """Return the configuration with the layers of a target that has `layers`. Raises ModelError."""
         ids = self.layer_ids or (2, layers // 2, layers - 3)
         ids = tuple(layers if index == LAST_OUTPUT else index for index in ids)
-        if any(not 0 <= index <= layers for index in ids):
+        if any(not 0 <= index <= layers + (self.kind == "mtp") for index in ids):
             raise ModelError(
                 f"the head reads the layers {', '.join(map(str, ids))} of its target, which has only {layers}"
             )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.heads.arrays import array, attention, concatenate, is_numpy, rms_norm, silu, zeros
+from paceline.heads.arrays import array, attention, concatenate, is_numpy, rms_norm, sigmoid, silu, zeros
 
 MIN_CAPACITY = 256  # positions
 # Numbers of each type of rotary positions in config.json.
@@ -19,7 +19,7 @@ ROPE_FACTORS: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
 Weights = Mapping[str, Any]  # arrays of numpy or torch by name
-Rotation = tuple[Any, Any]  # cosine and sine [rows, head_dim]
+Rotation = tuple[Any, Any]  # cosine and sine [rows, rotated numbers of a head]
 Product = Callable[[Any], Any]  # rows [n, inputs] -> [n, outputs]
 # The product of a matrix [outputs, inputs] and a bias or None; None if it has nothing better than Linear.
 MakeLinear = Callable[[Any, Any], Product | None]
@@ -29,7 +29,8 @@ MakeLinear = Callable[[Any, Any], Product | None]
 class LayerShape:
     """The dimensions of a head's layers.
     hidden: width of the residual stream. feed_forward: width between, 0 for layers without that block.
-    rope_scaling: the entry of config.json, with its type; None for plain rotary positions."""
+    rope_scaling: the entry of config.json, with its type; None for plain rotary positions.
+    rotary: numbers of a head that are rotated, 0 for all."""
 
     hidden: int
     heads: int
@@ -39,6 +40,7 @@ class LayerShape:
     eps: float = 1e-5
     rope_theta: float = 10_000.0
     rope_scaling: Mapping[str, Any] | None = field(default=None, hash=False)
+    rotary: int = 0
 
 
 class Linear:
@@ -122,7 +124,8 @@ class KeyValueCache:
 
 
 class DecoderLayer:
-    """A layer with the weights `prefix`...; a norm, a bias or the feed-forward block may be missing."""
+    """A layer with the weights `prefix`...; a norm, a bias, the feed-forward block or the gate of the
+    attention's output may be missing."""
 
     def __init__(
         self, shape: LayerShape, weights: Weights, prefix: str, make: MakeLinear | None = None
@@ -131,6 +134,8 @@ class DecoderLayer:
         self._q = linear(weights, f"{prefix}self_attn.q_proj", make)
         self._kv = Stacked(weights, [f"{prefix}self_attn.{name}_proj" for name in "kv"], make)
         self.o = linear(weights, f"{prefix}self_attn.o_proj", make)
+        gate = f"{prefix}self_attn.gate_proj"
+        self._gate = linear(weights, gate, make) if f"{gate}.weight" in weights else None
         self._q_norm = weights.get(f"{prefix}self_attn.q_norm.weight")
         self._k_norm = weights.get(f"{prefix}self_attn.k_norm.weight")
         self.input_norm = weights.get(f"{prefix}input_layernorm.weight")
@@ -167,7 +172,8 @@ class DecoderLayer:
         keys, values = self.keys_values(normed, rotation)
         if cache is not None:
             keys, values = cache.extend(keys, values)
-        return self.o(attention(self.queries(normed, rotation), keys, values, mask))
+        out = attention(self.queries(normed, rotation), keys, values, mask)
+        return self.o(out if self._gate is None else out * sigmoid(self._gate(normed)))
 
     def feed_forward(self, x: Any) -> Any:
         """Return x with the feed-forward block added, if the layer has one."""
@@ -192,20 +198,23 @@ class Rotary:
         self._frequencies = np.concatenate([rope_frequencies(shape)] * 2)
 
     def __call__(self, like: Any, positions: Any) -> Rotation:
-        """Return cosine and sine [rows, head_dim] of positions, as arrays like another one."""
+        """Return cosine and sine [rows, rotated numbers] of positions, as arrays like another one."""
         angles = np.asarray(positions, np.float64)[:, None] * self._frequencies
         return array(like, np.cos(angles)), array(like, np.sin(angles))
 
 
 def rotate(x: Any, cos: Any, sin: Any) -> Any:
-    """Apply rotary positions (Su et al. 2021, arXiv:2104.09864) with the two halves of a head as pairs."""
-    half = x.shape[-1] // 2
-    return x * cos + concatenate([-x[..., half:], x[..., :half]]) * sin
+    """Apply rotary positions (Su et al. 2021, arXiv:2104.09864) with the two halves of a head, or of its
+    rotated numbers, as pairs."""
+    n, half = cos.shape[-1], cos.shape[-1] // 2
+    x, rest = x[..., :n], x[..., n:]
+    out = x * cos + concatenate([-x[..., half:], x[..., :half]]) * sin
+    return concatenate([out, rest]) if rest.shape[-1] else out
 
 
 def rope_frequencies(shape: LayerShape) -> Any:
-    """Return the angle per position [head_dim / 2]."""
-    d = shape.head_dim
+    """Return the angle per position, of each pair."""
+    d = shape.rotary or shape.head_dim
     frequencies = shape.rope_theta ** (-np.arange(0, d, 2, dtype=np.float64) / d)
     scaling = dict(shape.rope_scaling or {})
     kind = scaling.get("rope_type", scaling.get("type", "default"))

@@ -30,11 +30,12 @@ class EagleHead:
 
     def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
         self.config = config
-        self._is_first = config.kind == "eagle"
+        self._joins = config.kind != "eagle3"  # embedding and hidden state, before the layer
         self._rotary = Rotary(config.shape)
         self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._fc = linear(weights, "fc", make)
-        self._norm, self._output = weights.get("norm.weight"), linear(weights, "lm_head", make)
+        self._norm = None if config.kind == "eagle" else weights.get("norm.weight")
+        self._output = linear(weights, "lm_head", make)
         self._hidden_norm = weights.get("layers.0.hidden_norm.weight")
         self._input_norm = weights.get("input_norm.weight")
         n_norms = len(config.layer_ids) if config.fc_norm else 0
@@ -43,7 +44,7 @@ class EagleHead:
     def fuse(self, features: Any) -> Any:
         """Return the hidden states [rows, hidden] that the layer takes, of features [rows, layers, width]."""
         rows = features.reshape(features.shape[0], -1)
-        if self._is_first:
+        if self._joins:
             return rows
         eps = self.config.shape.eps
         if self._fc_norms:
@@ -59,7 +60,7 @@ class EagleHead:
         """Return the last layer's output [rows, hidden], the hidden states of the tokens it predicts.
         mask: [rows, places of the caches and rows]."""
         eps, first = self.config.shape.eps, self.layers[0]
-        if self._is_first:
+        if self._joins:
             x = residual = self._fc(concatenate([embeddings, hidden]))
             if first.input_norm is not None:
                 x = rms_norm(x, first.input_norm, eps)
@@ -77,9 +78,30 @@ class EagleHead:
 
     def logits(self, hidden: Any) -> Any:
         """Return the logits [rows, draft_vocab] of the tokens behind the outputs of `forward`."""
-        if self._norm is not None and not self._is_first and not self.config.norm_output:
-            hidden = rms_norm(hidden, self._norm, self.config.shape.eps)
-        return self._output(hidden)
+        return self._output(self.normed(hidden))
+
+    def normed(self, hidden: Any) -> Any:
+        """Return what the output matrix multiplies, of outputs of `forward`."""
+        if self._norm is None or self.config.norm_output:
+            return hidden
+        return rms_norm(hidden, self._norm, self.config.shape.eps)
+
+
+class MtpHead(EagleHead):
+    """A target's own layer for multi-token prediction, as it is trained; llama.cpp computes it in drafting
+    (backends/llama_cpp/mtp.py). It joins embedding and hidden state as EAGLE does, after a norm of each."""
+
+    def __init__(self, config: HeadConfig, weights: Weights, make: MakeLinear | None = None) -> None:
+        super().__init__(config, weights, make)
+        self._norms = weights["enorm.weight"], weights["hnorm.weight"]
+        self.matrix = weights["lm_head.weight"]
+
+    def forward(
+        self, embeddings: Any, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any
+    ) -> Any:
+        eps, (enorm, hnorm) = self.config.shape.eps, self._norms
+        given = rms_norm(embeddings, enorm, eps), rms_norm(hidden, hnorm, eps)
+        return super().forward(*given, positions, caches, mask)
 
 
 class MedusaHead:

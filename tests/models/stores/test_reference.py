@@ -127,7 +127,11 @@ def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) 
             "mmproj-a-Q8_0.gguf",
             "u/r: mmproj-a-Q8_0.gguf is a projector",
         ),
-        (["mtp-a-Q8_0.gguf", "a-Q2_K.gguf"], "mtp-a-Q8_0.gguf", "is a file of MTP layers without their model"),
+        (
+            ["mtp-a-Q8_0.gguf", "a-Q2_K.gguf"],
+            "mtp-a-Q8_0.gguf",
+            "is a file of MTP layers without their model",
+        ),
         (WITH_HEADS, "eagle3", f"which one of eagle3-m-BF16.gguf, eagle3-m-Q4_0.gguf? {NAME_IT}eagle3-m-BF"),
         (
             WITH_HEADS[:2],

@@ -22,15 +22,8 @@ from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.gguf_files import LlamaFile, write_llama
-from paceline.prepare.training.recipe import (
-    Recipe,
-    TrainingBatch,
-    document_mask,
-    head_loss,
-    layer_weights,
-    sampled_logits,
-)
+from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
+from paceline.prepare.training.recipe import Recipe, TrainingBatch, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 
@@ -68,8 +61,11 @@ class DraftRecipe(Recipe):
     """A Llama of `layers` layers and `width` numbers, without features.
     base: a draft model of the same vocabulary to begin with, in place of a new one."""
 
-    kind = "draft"
+    kind, drafts_all = "draft", True
     base: LlamaFile | None = None
+
+    def begin(self, target: Path, base: Path | None) -> None:
+        self.base = None if base is None else read_llama(base)
 
     @property
     def n_layers(self) -> int:
@@ -111,8 +107,7 @@ class DraftRecipe(Recipe):
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         rows = batch.answered
         outputs = network.outputs(batch.tokens, document_mask(batch.document))[rows]
-        logits, ids = sampled_logits(outputs, network.embedding, batch.ids[rows])
-        return head_loss(logits, ids, *batch.at(rows)[1:], self.options.variation)
+        return self.sampled_loss([outputs], network.embedding, [batch.at(rows)])
 
     def acceptance(
         self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
@@ -192,14 +187,7 @@ class ParallelDraftRecipe(DraftRecipe):
         outputs = network.outputs(tokens, mask, positions)
         blocks = outputs[len(batch) :].view(len(anchors), masks, outputs.shape[1]).unbind(1)
         targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
-        sizes = [len(p) for _, p, _ in targets]
-        logits, ids = sampled_logits(
-            torch.cat([outputs[answered], *blocks]),
-            network.embedding,
-            torch.cat([ids for ids, _, _ in targets]),
-        )
-        parts = zip(ids.split(sizes), targets, strict=True)
-        return self.decayed_loss(logits.split(sizes), [(ids, p, weight) for ids, (_, p, weight) in parts])
+        return self.sampled_loss([outputs[answered], *blocks], network.embedding, targets)
 
     def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
         tokens = torch.from_numpy(one.tokens.astype(np.int64))

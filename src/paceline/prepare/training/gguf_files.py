@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.heads.config import HeadConfig, layer_entries, read_shape
+from paceline.heads import config as head_config
+from paceline.heads.config import HeadConfig, layer_entries
 from paceline.heads.decoder import LayerShape
-from paceline.heads.entries import MAX_COUNT, Entries, prefix_errors
+from paceline.heads.entries import Entries, prefix_errors
 from paceline.heads.sidecar import (
     EAGLE3,
     LAYER_KEYS,
@@ -85,20 +86,32 @@ def read_llama(path: Path) -> LlamaFile:
     file = GGUFFile(path)
     if file.text("general.architecture") != "llama" or "output.weight" in file.tensors:
         raise ModelError(f"{path}: only Llamas with one matrix for embedding and output can be trained on")
+    shape, names = read_shape(file), llama_names(file)
+    weights = {name: reordered(name, tensor(file, gguf_name(name, EAGLE3)), shape, (-1, 2)) for name in names}
+    return LlamaFile(shape, file.number("llama.block_count"), weights)
 
-    layer = Entries(layer_values(file), "the header")
-    with prefix_errors(path):
-        shape, layers = read_shape(layer), layer.integer("num_hidden_layers", MAX_COUNT)
-    weights = dict[str, NDArray[np.float32]]()
-    names = ["embed_tokens.weight", "norm.weight"]  # in a fixed order, as an optimizer's state has theirs
-    names += [f"layers.{i}.{name}.weight" for i in range(layers) for name in LLAMA_LAYER_NAMES]
-    if others := {gguf_name(name, EAGLE3) for name in names} ^ set(file.tensors):
-        raise ModelError(f"{path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
-    for name in names:
-        rows = TensorRows(file, file.tensors[gguf_name(name, EAGLE3)]).rows(slice(None))
-        rows = reordered(name, rows, shape, (-1, 2))
-        weights[name] = rows.reshape(-1) if "norm" in name else rows
-    return LlamaFile(shape, layers, weights)
+
+def read_shape(file: GGUFFile) -> LayerShape:
+    """Return the dimensions of a model's layers. Raises ModelError."""
+    with prefix_errors(file.path):
+        return head_config.read_shape(Entries(layer_values(file), "the header"))
+
+
+def llama_names(file: GGUFFile) -> list[str]:
+    """Return the names of a Llama's weights, in a fixed order, as an optimizer's state has theirs.
+    Raises ModelError for another model."""
+    layers = range(file.number("llama.block_count"))
+    names = ["embed_tokens.weight", "norm.weight"]
+    names += [f"layers.{i}.{name}.weight" for i in layers for name in LLAMA_LAYER_NAMES]
+    if others := {gguf_name(name, EAGLE3) for name in names} ^ (set(file.tensors) - {"output.weight"}):
+        raise ModelError(f"{file.path}: has other tensors than a Llama without biases: {sorted(others)[0]}")
+    return names
+
+
+def tensor(file: GGUFFile, name: str) -> NDArray[np.float32]:
+    """Return a tensor in float32. Raises ModelError."""
+    found = file.tensors[name]
+    return TensorRows(file, found).rows(slice(None)).reshape(found.shape[::-1])
 
 
 def _write(
@@ -127,8 +140,12 @@ def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict
 
 
 def _part(name: str, value: NDArray[np.float32], shape: LayerShape) -> TensorToWrite:
-    """Return a tensor under llama.cpp's name: norms in F32, matrices in Q8_0, or F16 for odd rows."""
-    value = reordered(name, value, shape, (2, -1))
+    """Return a tensor under llama.cpp's name."""
+    return written(gguf_name(name, EAGLE3), reordered(name, value, shape, (2, -1)))
+
+
+def written(name: str, value: NDArray[np.float32]) -> TensorToWrite:
+    """Return a tensor to write: a norm in F32, a matrix in Q8_0, or F16 for odd rows."""
     kind = "F32" if value.ndim == 1 else "Q8_0" if value.shape[1] % 32 == 0 else "F16"
     rows = partial(iter, [np.ascontiguousarray(value, np.float32)])
-    return quantise_part(gguf_name(name, EAGLE3), value.shape[::-1], weight_type(kind), rows)
+    return quantise_part(name, value.shape[::-1], weight_type(kind), rows)

@@ -62,9 +62,9 @@ class Trainer:
             for name, value in weights.items()
         }
         self._network = recipe.network(self.weights)
-        trained = [value for value in self.weights.values() if value.requires_grad]
+        self._trained = {name: value for name, value in self.weights.items() if value.requires_grad}
         self._optimizer = torch.optim.AdamW(
-            trained, settings.learning_rate, betas=BETAS, weight_decay=0.0, foreach=True
+            self._trained.values(), settings.learning_rate, betas=BETAS, weight_decay=0.0, foreach=True
         )
         self._step, self._seconds, self._loss = 0, 0.0, 0.0
         self._epoch = self._at = 0  # the next batch is number `_at` of the epoch
@@ -99,6 +99,8 @@ class Trainer:
     ) -> Acceptance | None:
         settings, began, spent = self._settings, time.monotonic(), self._seconds
         last_written, best = began, None
+        if self._recipe.evaluates_first and not self._best:
+            best = self._evaluate(held_out)
         order = self._order(training)
         self._at = min(self._at, len(order) - 1)  # a shared folder may have lost answers
         while self._epoch < settings.epochs and not self._is_over():
@@ -173,7 +175,7 @@ class Trainer:
     def _write_checkpoint(self) -> None:
         state = {
             "key": self.key,
-            "weights": {name: value.detach().cpu() for name, value in self.weights.items()},
+            "weights": {name: value.detach().cpu() for name, value in self._trained.items()},
             "optimizer": self._optimizer.state_dict(),
             "numbers": {name: getattr(self, name) for name in NUMBERS},
         }
@@ -204,7 +206,7 @@ class Trainer:
                 f"same settings, or remove {CHECKPOINT}"
             )
         with torch.no_grad():
-            for name, value in self.weights.items():
+            for name, value in self._trained.items():
                 value.copy_(state["weights"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         for name in NUMBERS:

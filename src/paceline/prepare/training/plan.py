@@ -82,14 +82,25 @@ class TrainingPlan:
             yield
 
 
+def mtp_file(folder: Path) -> Path:
+    """Return the GGUF file of a trained MTP layer, beside the folder of its run."""
+    return folder.with_name(f"{folder.name}.gguf")
+
+
 def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
-    """Return the plan of these settings, each a field of the plan or of its options. Raises UsageError."""
+    """Return the plan of these settings, each a field of the plan or of its options. Raises UsageError.
+    folder: of the head; for mtp its GGUF file, beside which the run has a folder."""
     from paceline.heads.confidence import KIND as CONFIDENCE
     from paceline.heads.confidence import read_confidence
     from paceline.heads.files import CARD, CONFIG
 
+    if kind == "mtp":
+        if folder.suffix != ".gguf":
+            raise UsageError(f"{folder}: an MTP layer is part of a GGUF file: give one (-o OUT.gguf)")
+        folder = folder.with_suffix("")
     is_own = read_confidence(folder) is not None if kind == CONFIDENCE else (folder / CARD).exists()
-    if folder.is_file() or ((folder / CONFIG).exists() and not is_own):
+    foreign = mtp_file(folder) if kind == "mtp" else folder / CONFIG
+    if folder.is_file() or (foreign.exists() and not is_own):
         raise UsageError(
             f"{folder}: is a file, or has a model or a head of another kind; give another folder (-o)"
         )

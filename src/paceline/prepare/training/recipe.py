@@ -157,6 +157,8 @@ class Recipe(ABC):
     is_parallel = False  # drafts `depth` tokens in a pass
     reads_three = False  # layers of the target, in place of its last output
     frozen = frozenset[str]()  # names of weights that are not trained
+    evaluates_first = False  # before the first step: nothing worse is written
+    drafts_all = False  # tokens of the target's vocabulary, whose logits are sampled in the loss
 
     def __init__(
         self, target: TargetFacts, shape: LayerShape, vocabulary: DraftVocabulary, options: TrainingOptions
@@ -176,6 +178,9 @@ class Recipe(ABC):
             layer_ids=self.layer_ids,
             depth=self.options.depth if self.is_parallel else 0,
         )
+
+    def begin(self, target: Path, base: Path | None) -> None:  # noqa: B027
+        """Read weights to begin with, of the target's file or of a given one. Raises ModelError."""
 
     @abstractmethod
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
@@ -239,6 +244,15 @@ class Recipe(ABC):
             options.decay**depth * head_loss(some, *target, options.variation)
             for depth, (some, target) in enumerate(zip(logits, targets, strict=True))
         )
+
+    def sampled_loss(
+        self, outputs: Sequence[Any], matrix: Any, targets: Sequence[tuple[Any, Any, Any]]
+    ) -> Any:
+        """Return `decayed_loss` of what `matrix` multiplies, [rows, width] at each depth."""
+        sizes = [len(p) for _, p, _ in targets]
+        logits, ids = sampled_logits(torch.cat([*outputs]), matrix, torch.cat([ids for ids, _, _ in targets]))
+        parts = zip(ids.split(sizes), targets, strict=True)
+        return self.decayed_loss(logits.split(sizes), [(ids, p, weight) for ids, (_, p, weight) in parts])
 
     def rows_of(self, output: Any) -> Any:
         return torch.from_numpy(output.weight[self.vocabulary.ids]).float().clone()

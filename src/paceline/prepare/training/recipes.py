@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,20 +50,29 @@ class Eagle3Recipe(Recipe):
             "lm_head.weight": self.rows_of(output),
         }
 
-    def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
-        n, depths = len(batch), range(1, 1 + self.options.depth)
+    def loss(self, network: Any, batch: TrainingBatch, embed: Any) -> Any:
+        depths = range(1, 1 + self.options.depth)
+        rows = batch.rows_before(depths)
+        outputs, targets = self.steps(network, batch, embed, rows, len(depths)), batch.targets(depths, rows)
+        if self.drafts_all:
+            return self.sampled_loss([*map(network.normed, outputs)], network.matrix, targets)
+        return self.decayed_loss(map(network.logits, outputs), targets)
+
+    def steps(
+        self, network: EagleHead, batch: TrainingBatch, embed: Any, rows: Any, depth: int
+    ) -> Iterator[Any]:
+        """Yield the outputs [rows, hidden] at each depth of the drafts behind `rows`, which are the text."""
         # All rows are context of the first step; only those that draft are computed behind it.
-        rows, causal = batch.rows_before(depths), document_mask(batch.document)
-        hidden, caches = network.fuse(batch.hidden), [StepsCache()]
-        hidden = network.forward(embed(torch.roll(batch.tokens, -1, 0)), hidden, np.arange(n), caches, causal)
-        hidden, seen = hidden[rows], causal[rows]
-        logits = [network.logits(hidden)]
-        for step in depths[:-1]:
+        causal, caches, hidden = document_mask(batch.document), [StepsCache()], network.fuse(batch.hidden)
+        places, embeddings = np.arange(len(batch)), embed(torch.roll(batch.tokens, -1, 0))
+        hidden = network.forward(embeddings, hidden, places, caches, causal)[rows]
+        places, seen = places[rows.cpu().numpy()], causal[rows]
+        yield hidden
+        for step in range(1, depth):
             embeddings = embed(torch.roll(batch.tokens, -1 - step, 0)[rows])
             seen = torch.cat([seen, torch.eye(len(rows), dtype=torch.bool, device=seen.device)], 1)
-            hidden = network.forward(embeddings, hidden, rows.cpu().numpy() + step, caches, seen)
-            logits.append(network.logits(hidden))
-        return self.decayed_loss(logits, batch.targets(depths, rows))
+            hidden = network.forward(embeddings, hidden, places + step, caches, seen)
+            yield hidden
 
 
 class EagleRecipe(Recipe):

@@ -25,8 +25,9 @@ from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftReci
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.feature_cache import build_cache
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
-from paceline.prepare.training.gguf_files import read_llama, write_eagle3
+from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
+from paceline.prepare.training.mtp import MtpRecipe
 from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipe import RANDOM_TOKENS, DraftVocabulary, Recipe
@@ -46,7 +47,7 @@ from paceline.system.whole import atomic_write
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
 HEADS = (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe, ExitsRecipe, KangarooRecipe)
 KINDS: dict[str, type[Recipe]] = {
-    recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe)
+    recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
 }
 HEAD_DIM = 64
 OPTIMIZER_BYTES = 16  # of a weight: itself, its gradient, and AdamW's two moments
@@ -68,7 +69,7 @@ def train_head(
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
     answers = gather_answers(llm, prompts, plan, report, note)
-    size = target.vocab.size if issubclass(KINDS[plan.kind], DraftRecipe) else plan.draft_vocab
+    size = target.vocab.size if KINDS[plan.kind].drafts_all else plan.draft_vocab
     vocabulary = run_vocabulary(plan.folder / VOCABULARY, answers, target.vocab.size, size)
     recipe = make_recipe(target, plan, vocabulary)
     torch.manual_seed(plan.options.seed)
@@ -142,15 +143,14 @@ def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) ->
     model, n_vocab = target.identity()["model"], target.vocab.size
     facts = TargetFacts(target.name, model, target.layers, target.hidden_size, n_vocab)
     recipe = KINDS[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
-    if isinstance(recipe, DraftRecipe) and plan.base is not None:
-        recipe.base = read_llama(plan.base)
+    recipe.begin(target.path, plan.base)
     return recipe
 
 
 def usual_layers(recipe: Recipe) -> set[int]:
     """Return the layers that heads of all kinds read of a recipe's target, unless told otherwise."""
     target, found = recipe.target, set[int]()
-    for kind in KINDS.values():
+    for kind in HEADS:
         with suppress(ModelError, UsageError):  # the target has too few layers for some
             one = kind(target, recipe.shape, recipe.vocabulary, TrainingOptions())
             found.update(one.config.resolved(target.layers).layer_ids)
@@ -210,7 +210,7 @@ def require_memory(
     tokens, steps = plan.options.batch_tokens, max(1, plan.options.depth)
     parameters = sum(int(weight.numel()) for weight in weights.values())
     vocab = config.draft_vocab
-    if plan.kind in ("draft", "pard"):  # see sampled_logits
+    if KINDS[plan.kind].drafts_all:  # see sampled_logits
         vocab = min(vocab, 3 * RANDOM_TOKENS)
     logits = LOGIT_COPIES * tokens * vocab * steps
     states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers
