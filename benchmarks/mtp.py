@@ -1,0 +1,169 @@
+"""The layers of a GGUF model that predict its next tokens (docs/mtp.md), beside llama-server's `draft-mtp`.
+
+    python benchmarks/mtp.py accepted -m FILE [--suite toy] [--items 20] [-n 96] [--drafts 3]
+    python benchmarks/mtp.py step -m FILE [--vocab 151936]
+
+accepted: tokens that each of both drafts and has accepted, greedily, with the same number of drafted tokens,
+on the same prompts; and those prompts whose texts are equal.
+step: the time of a step of the layers, with the whole output matrix and with the reduced vocabulary, relative
+to a pass of the target over one row. --vocab: rows of the file's output matrix and embeddings are repeated up
+to so many tokens first, in a temporary copy, since small models have small vocabularies.
+Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --peer llama-server=xllamacpp`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import gguf
+import numpy as np
+
+import paceline
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.bench.baselines.llama_server import XLLAMACPP, LlamaServer, find_server
+from paceline.bench.prompts import RequestBuilder
+from paceline.bench.suites import workload
+from paceline.hardware.threads import choose_threads
+from paceline.models.resolve import file_of
+from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY
+
+CONTEXT, TEXT, ROUNDS = 2048, 256, 60  # tokens, and passes of a step's median
+
+
+def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {"n_ctx": CONTEXT, "policy": "fixed", "n_draft": drafts, "width": 1}
+    threads, same = choose_threads(None), 0
+    sums: dict[str, dict[str, float]] = {
+        name: {"tokens": 0, "drafted": 0, "accepted": 0} for name in ("paceline", "llama-server")
+    }
+    with paceline.load(path, drafters="mtp", **settings) as llm:
+        prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
+        chosen = [item for item in workload.load(suite) if not item.session]
+        chosen = [item for item in chosen if len(prompts.ask(item, {}).tokens) < CONTEXT - n]
+        requests = [prompts.ask(item, {}) for item in workload.sample_items(chosen, items)]
+        command = find_server(server)
+        with closing(
+            LlamaServer(command, path, name="llama-server", method="mtp", n_draft=drafts, p_min=0.0,
+                        n_ctx=CONTEXT, threads=threads)
+        ) as other:  # fmt: skip
+            for request in requests:
+                ours, theirs = (
+                    llm.generate(request.tokens, max_tokens=n, ignore_eos=True),
+                    other.answer(request),
+                )
+                same += ours.text == theirs.text
+                for name, found in (("paceline", ours.stats), ("llama-server", theirs)):
+                    sums[name]["tokens"] += n
+                    sums[name]["drafted"] += found.drafted or 0
+                    sums[name]["accepted"] += found.accepted or 0
+    for counts in sums.values():
+        counts["rate"] = round(counts["accepted"] / max(1, counts["drafted"]), 3)
+        counts["tokens a pass"] = round(counts["tokens"] / max(1, counts["tokens"] - counts["accepted"]), 3)
+    return {"prompts": len(requests), "equal texts": same, **sums}
+
+
+def widened(source: Path, out: Path, n_vocab: int) -> Path:
+    """A copy with more tokens, whose rows repeat those of the others."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
+    n = len(reader.fields["tokenizer.ggml.tokens"].contents())
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        value = field.contents()
+        if isinstance(value, list) and len(value) == n:
+            more = (
+                [f"<{i}>" for i in range(n, n_vocab)]
+                if isinstance(value[0], str)
+                else value[-1:] * (n_vocab - n)
+            )
+            value = value + more
+        if key.endswith(".vocab_size"):
+            value = n_vocab
+        writer.add_key_value(key, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    for tensor in reader.tensors:
+        data = tensor.data
+        if tensor.name in ("token_embd.weight", "output.weight"):
+            data = np.ascontiguousarray(data[np.arange(n_vocab) % n])
+        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+def seconds(target: Any, session: Any) -> float:
+    """The median time of one row."""
+    times = []
+    for _ in range(ROUNDS):
+        session.discard_tree()
+        began = perf_counter()
+        target.forward([(session, EMPTY)], NO_OUTPUTS)
+        times.append(perf_counter() - began)
+    return median(times)
+
+
+def step(path: Path, n_vocab: int) -> dict[str, Any]:
+    threads, rng = choose_threads(None), np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = widened(path, Path(folder) / "wide.gguf", n_vocab) if n_vocab else path
+        with closing(LlamaTarget(file, n_ctx=CONTEXT, threads=threads, mtp=True)) as target:
+            text = rng.integers(target.vocab.size, size=TEXT).tolist()
+            with closing(target.open()) as session, closing(target.open_mtp()) as draft:
+                session.extend(text)
+                want = RequiredOutputs(layers=draft.config.layer_ids)
+                (out,) = target.forward([(session, EMPTY)], want)
+                drafting = draft.open()
+                drafting.observe(0, out.features.hidden[:-1])
+                drafting.extend(text)
+                draft.forward([(drafting, drafting.pending_tokens)], NO_OUTPUTS)
+                reduced, taken = draft.vocabulary, dict[str, list[float]]()
+                for _ in range(3):  # in turns, against drift
+                    for name in ("a row", "full", "reduced"):
+                        if name == "a row":
+                            found = seconds(target, session)
+                        else:
+                            draft.vocabulary = reduced if name == "reduced" else None
+                            found = seconds(draft, drafting)
+                        taken.setdefault(name, []).append(found)
+                tokens = 0 if reduced is None else len(reduced.ids)
+            one, full, less = (min(taken[name]) for name in ("a row", "full", "reduced"))
+            return {
+                "vocabulary": target.vocab.size, "reduced to": tokens, "full": round(full / one, 3),
+                "reduced": round(less / one, 3), "reduced over full": round(less / full, 3),
+            }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("accepted", "step"))
+    parser.add_argument("-m", dest="model", required=True)
+    parser.add_argument("--suite", default="toy")
+    parser.add_argument("--items", type=int, default=20)
+    parser.add_argument("-n", type=int, default=96)
+    parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--server", default=XLLAMACPP)
+    parser.add_argument("--vocab", type=int, default=0)
+    given = parser.parse_args()
+    path = file_of(given.model)
+    if given.what == "accepted":
+        found = accepted(path, given.suite, given.items, given.n, given.drafts, given.server)
+    else:
+        found = step(path, given.vocab)
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
