@@ -1,7 +1,8 @@
 """Mamba-2, gated delta net and mixture-of-experts layers in torch, for the variants of the embedded target.
 
 Parameters have their GGUF names. Mamba-2 is computed in chunks (Dao & Gu 2024, arXiv:2405.21060, listing 1),
-as is the gated delta net (Yang et al. 2024, arXiv:2412.06464); the experts are those of Switch Transformers (Fedus et al. 2022, arXiv:2101.03961) with several a token.
+as is the gated delta net (Yang et al. 2024, arXiv:2412.06464); the experts are those of Switch Transformers
+(Fedus et al. 2022, arXiv:2101.03961) with several a token.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ CHUNK = 64  # tokens
 
 @dataclass(frozen=True)
 class MambaShape:
-    """The dimensions of a Mamba-2 layer, by their names in GGUF files. Those of a gated delta net have the same
-    names there: `groups` are its key heads, `heads` those of its values."""
+    """The dimensions of a Mamba-2 layer, by their names in GGUF files. Those of a gated delta net have
+    the same names there: `groups` are its key heads, `heads` those of its values."""
 
     inner: int
     heads: int
@@ -117,7 +118,9 @@ class DeltaNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
             [s.groups * s.state, s.groups * s.state, s.inner], -1))  # fmt: skip
         # llama.cpp lays the heads of values as (of one key head, key heads)
         q, k = (
-            (t * torch.rsqrt(t.square().sum(-1, keepdim=True) + self.eps)).repeat(1, 1, s.heads // s.groups, 1)
+            (t * torch.rsqrt(t.square().sum(-1, keepdim=True) + self.eps)).repeat(
+                1, 1, s.heads // s.groups, 1
+            )
             for t in (q, k)
         )
         decay = -F.softplus(self.ssm_alpha(x).float() + self.ssm_dt) * self.ssm_a.exp()
@@ -127,7 +130,7 @@ class DeltaNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def delta_scan(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-    """Return y_t = S_t^T q_t with S_t = exp(decay_t) S_(t-1) + beta_t k_t (v_t - exp(decay_t) S_(t-1)^T k_t)^T,
+    """Return y_t = S_t^T q_t with S_t = R_t + beta_t k_t (v_t - R_t^T k_t)^T and R_t = exp(decay_t) S_(t-1),
     in chunks. q, k, v: [batch, length, heads, state]; decay, beta: [batch, length, heads]."""
     length = q.shape[1]
     short = -length % CHUNK
@@ -142,7 +145,7 @@ def delta_scan(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> 
     between = (logs[..., :, None] - logs[..., None, :]).masked_fill(future, -torch.inf).exp()
     grown = logs.exp()[..., None]
     # What each token writes, u, is what is left of its value after the tokens before it in the chunk:
-    # (1 + lower) u = beta (v - grown S^T k), with the state S before the chunk, so it is solved for both parts.
+    # (1 + lower) u = beta (v - grown S^T k), with the state S before the chunk: it is solved for both parts.
     lower = (beta[..., None] * (k @ k.mT) * between).tril(-1)
     solved = torch.linalg.solve_triangular(
         lower + torch.eye(CHUNK, device=q.device),

@@ -56,9 +56,7 @@ class NextTokenHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return self.eh_proj(torch.cat((self.enorm(embedded), self.hnorm(hidden)), -1))
 
 
-def attend(
-    q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, own: list[tuple[Tensor, Tensor]]
-) -> Tensor:
+def attend(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Return (batch, heads, starts, head): attention to the `seen` keys, and to those of the chain of each
     query. keys, values: (batch, key heads, length, head); of `own`, one a query."""
     group = q.shape[1] // keys.shape[1]

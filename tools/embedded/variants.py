@@ -2,11 +2,14 @@
 
 mamba2: Mamba-2 blocks only. hybrid: Mamba-2 in place of most attention layers (of llama.cpp's granitehybrid).
 moe: 16 experts, 4 a token (of qwen3moe). mtp: gated delta nets in place of most attention layers, the others
-gated, and a block that guesses the token after next (of qwen35), trained with the rest. Each begins with what it can take over from the embedded target, and
-learns from the text and from the target's distribution, as the draft did (train.py). Blocks of mamba2 can
-take over nothing; each first learns to do what one of the target's layers does, attention or feed-forward (as
-in MOHAWK: Bick et al. 2024, arXiv:2408.10189, section 3.2), and those of mtp to do what attention does. The schedule runs on the clock; a run goes on
-from its last checkpoint, and writes `paceline-VARIANT.gguf` at the end.
+gated, and a block that guesses the token after next (of qwen35).
+
+Each begins with what it can take over from the embedded target, and learns from the text and from the
+target's distribution, as the draft did (train.py). Blocks of mamba2 can take over nothing; each first learns
+to do what one of the target's layers does, attention or feed-forward (as in MOHAWK: Bick et al. 2024,
+arXiv:2408.10189, section 3.2). Those of mtp first learn to do what the target's attention does; its embedding
+and feed-forward layers stay the target's. The schedule runs on the clock; a run goes on from its last
+checkpoint, and writes `paceline-VARIANT.gguf` at the end.
 """
 
 from __future__ import annotations
@@ -145,7 +148,8 @@ class Variant(Llama):
         if variant == "mtp":
             self.head = NextTokenHead(WIDTH, TARGET.eps, Block(variant, "attention"))
         for name, weight in self.named_parameters():
-            if weight.ndim == 2 and "token_embd" not in name and "exps" not in name and "ssm_norm" not in name:
+            others = ("token_embd", "exps", "ssm_norm")
+            if weight.ndim == 2 and not any(part in name for part in others):
                 nn.init.normal_(weight, std=WIDTH**-0.5 / 1.5)
             if "ssm_out" in name:  # a block that starts as the identity trains more steadily
                 nn.init.zeros_(weight)
@@ -203,8 +207,8 @@ def take_over_attention(model: Variant, known: dict[str, Any]) -> None:
     model.head.shared_head_norm.weight.copy_(model.output_norm.weight)
     for i, block in enumerate((*model.blk, model.head.block)):
         q, k, v = (torch.from_numpy(known[f"blk.{min(i, last)}.attn_{part}.weight"]) for part in "qkv")
-        mixer = block.mixer
-        if isinstance(mixer, Attention):
+        mixer: Any = block.mixer
+        if not isinstance(mixer, DeltaNet):
             rows = mixer.attn_q.weight.view(HEADS, 2, HEAD, WIDTH)
             rows[:, 0], rows[:, 1] = q.view(HEADS, HEAD, WIDTH), 0.0
             mixer.attn_output.weight *= 2
@@ -288,9 +292,12 @@ def distillation_loss(
     total = distil * soft + (1 - distil) * text + BALANCE * model.balance()
     if starts is None:
         return total, text
-    # what the trunk says is what a guess has to agree with
-    said, guesses = q.detach().exp(), model.guesses(x, hidden, starts, DEPTH)
-    losses = [-(said[:, starts + i] * g.float().log_softmax(-1)).sum(-1).mean() for i, g in enumerate(guesses)]
+    # A guess has to agree with the trunk.
+    trunk, guesses = q.detach().exp(), model.guesses(x, hidden, starts, DEPTH)
+    losses = [
+        -(trunk[:, starts + i] * logits.float().log_softmax(-1)).sum(-1).mean()
+        for i, logits in enumerate(guesses)
+    ]
     return total + HEAD_SHARE * torch.stack(losses).mean(), text
 
 
@@ -314,10 +321,8 @@ class Trainer:
                     ".ffn." not in name or name.startswith("head.")))  # fmt: skip
         # The rows of an expert vary, and the loops over chunks and steps take minutes to compile.
         compiles = variant not in ("moe", "mtp")
-        self.loss, self.imitation_loss = (
-            torch.compile(loss, dynamic=False) if compiles else loss
-            for loss in (distillation_loss, imitation_loss)
-        )
+        self.loss: Any = torch.compile(distillation_loss, dynamic=False, disable=not compiles)
+        self.imitation_loss: Any = torch.compile(imitation_loss, dynamic=False, disable=not compiles)
         self.optimizers = optimizers_of(plan.rates, self.model)
         self.seconds, self.steps = 0.0, 0
         if (out / "checkpoint.pt").exists():
@@ -357,20 +362,20 @@ class Trainer:
         totals = np.zeros(2)
         for ids, found in window_logits(self.data["held_out"], rows, length, self.model, self.target):
             totals += [float(F.cross_entropy(logits, ids[1:])) for logits in found]
-        found = f"held-out {totals[0] / rows:.3f} nats/token, target {totals[1] / rows:.3f}"
-        return found + self.evaluate_head(rows, length) if self.model.head else found
+        line = f"held-out {totals[0] / rows:.3f} nats/token, target {totals[1] / rows:.3f}"
+        return line + self.evaluate_head(rows, length) if self.model.head else line
 
     def evaluate_head(self, rows: int, length: int) -> str:
-        """How often each step of the head agrees with the trunk's likeliest token, and its loss on the text."""
+        """How often each step of the head agrees with the trunk's likeliest token, and its loss on text."""
         starts, counts = torch.arange(1, length - DEPTH), np.zeros((2, DEPTH))
         for ids, _ in window_logits(self.data["held_out"], rows, length):
             hidden = self.model.hidden(ids[None, :-1])
             likeliest = self.model.logits(hidden)[0].argmax(-1)
             for i, logits in enumerate(self.model.guesses(ids[None, :-1], hidden, starts, DEPTH)):
-                counts[0, i] += float((logits[0].argmax(-1) == likeliest[starts + i]).float().mean())
-                counts[1, i] += float(F.cross_entropy(logits[0], ids[starts + i + 1]))
-        same, loss = (" ".join(f"{share:.3f}" for share in row / rows) for row in counts)
-        return f", head {loss} nats/token, agreement {same}"
+                counts[0, i] += float(F.cross_entropy(logits[0], ids[starts + i + 1]))
+                counts[1, i] += float((logits[0].argmax(-1) == likeliest[starts + i]).float().mean())
+        losses, shares = (" ".join(f"{mean:.3f}" for mean in row / rows) for row in counts)
+        return f", head {losses} nats/token, agreement {shares}"
 
     def run(self) -> None:
         """Train until the plan's minutes are over; Ctrl-C leaves the last checkpoint."""
