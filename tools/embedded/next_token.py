@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tools.embedded.network import RMSNorm
 
-DEPTH, STRIDE = 3, 2  # steps a chain in training; positions from one start to the next
+DEPTH = 3  # steps of a chain in training
 
 
 class NextTokenHead(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -71,6 +71,6 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, own: list[tupl
     return mixed
 
 
-def chain_starts(length: int, first: int) -> Tensor:
-    """Return the starts of chains of DEPTH tokens in a text, as many for each `first` below STRIDE."""
-    return first + STRIDE * torch.arange((length - DEPTH - STRIDE + 1) // STRIDE + 1)
+def chain_starts(length: int, first: int = 0, stride: int = 1) -> Tensor:
+    """Return the starts of chains of DEPTH tokens in a text, as many for each `first` below the stride."""
+    return first + stride * torch.arange((length - DEPTH - stride + 1) // stride + 1)

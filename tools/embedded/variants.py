@@ -31,7 +31,7 @@ from tools.embedded.export import add_tokenizer, interleave, write_model
 from tools.embedded.mixers import DeltaNet, Experts, Mamba2, MambaShape
 from tools.embedded.muon import MATMUL
 from tools.embedded.network import TARGET, Llama, RMSNorm, rotate
-from tools.embedded.next_token import DEPTH, STRIDE, NextTokenHead, chain_starts
+from tools.embedded.next_token import DEPTH, NextTokenHead, chain_starts
 from tools.embedded.restore import tokenizer_of, weights_of
 from tools.embedded.train import (
     LONGEST_STEP,
@@ -50,7 +50,9 @@ DELTA = MambaShape(inner=WIDTH, heads=HEADS, state=HEAD, groups=HEADS)
 EXPERTS, USED, INNER = 16, 4, 128
 BALANCE = 0.01  # weight of the balance loss
 IMITATION = {"mamba2": 0.35, "mtp": 0.08}  # share of the minutes in which blocks imitate layers
-HEAD_SHARE = 0.3  # weight of the loss of the block that guesses the token after next
+# The block that guesses the token after next: the weight of its loss, the positions from one of its chains to
+# the next, and the share of the minutes after which it learns alone, from chains that start everywhere.
+HEAD_SHARE, STRIDE, ALONE_FROM = 0.3, 2, 0.45
 # Variant: the mixer of each block.
 VARIANTS = {
     "mamba2": ("mamba",) * 2 * TARGET.blocks,  # for the attention and feed-forward layers of the target
@@ -292,13 +294,17 @@ def distillation_loss(
     total = distil * soft + (1 - distil) * text + BALANCE * model.balance()
     if starts is None:
         return total, text
-    # A guess has to agree with the trunk.
-    trunk, guesses = q.detach().exp(), model.guesses(x, hidden, starts, DEPTH)
+    return total + HEAD_SHARE * guess_loss(model, x, hidden, q.detach().exp(), starts), text
+
+
+def guess_loss(model: Variant, x: Tensor, hidden: Tensor, p: Tensor, starts: Tensor) -> Tensor:
+    """Return the cross-entropy of the head's steps against what they have to agree with, the trunk's
+    distributions p [batch, length, vocab]."""
     losses = [
-        -(trunk[:, starts + i] * logits.float().log_softmax(-1)).sum(-1).mean()
-        for i, logits in enumerate(guesses)
+        -(p[:, starts + i] * logits.float().log_softmax(-1)).sum(-1).mean()
+        for i, logits in enumerate(model.guesses(x, hidden, starts, DEPTH))
     ]
-    return total + HEAD_SHARE * torch.stack(losses).mean(), text
+    return torch.stack(losses).mean()
 
 
 class Trainer:
@@ -315,7 +321,8 @@ class Trainer:
         self.target.load_state_dict({name: torch.from_numpy(array) for name, array in known.items()})
         self.model, self.imitation = begin(variant), IMITATION.get(variant, 0.0)
         if variant == "mtp":
-            fit_outputs(self.model, self.target, Batches(self.data, plan.sequence, SEED).next(64)[:, :-1])
+            if not (out / "checkpoint.pt").exists():
+                fit_outputs(self.model, self.target, Batches(self.data, plan.sequence, SEED).next(64)[:, :-1])
             for name, weight in self.model.named_parameters():  # as in Wang et al. 2024, arXiv:2408.15237
                 weight.requires_grad_(not name.startswith("token_embd") and (
                     ".ffn." not in name or name.startswith("head.")))  # fmt: skip
@@ -340,16 +347,24 @@ class Trainer:
         with atomic_write(self.out / "checkpoint.pt") as part:
             torch.save(state, part)
 
-    def step(self, ids: Tensor, rate: float, imitates: bool) -> float:
-        """One update; returns the cross-entropy in nats a token, or the imitation loss."""
+    def step(self, ids: Tensor, rate: float, imitates: bool, alone: bool = False) -> float:
+        """One update; returns the cross-entropy in nats a token, or the loss of what learns.
+        alone: the head does."""
         x, y = ids[:, :-1], ids[:, 1:].reshape(-1)
         with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
             if imitates:
                 loss = shown = self.imitation_loss(self.model, layer_inputs(self.target, x))
+            elif alone:
+                with torch.no_grad():
+                    hidden = self.model.hidden(x)
+                    p = self.model.logits(hidden).float().softmax(-1)
+                loss = shown = guess_loss(self.model, x, hidden, p, chain_starts(x.shape[1]))
             else:
                 with torch.no_grad():
                     p = self.target(x).flatten(0, 1).float().softmax(-1)
-                starts = chain_starts(x.shape[1], self.steps % STRIDE) if self.model.head else None
+                starts = None
+                if self.model.head is not None:
+                    starts = chain_starts(x.shape[1], self.steps % STRIDE, STRIDE)
                 loss, shown = self.loss(self.model, x, y, p, self.plan.distil, starts)
         loss.backward()
         update(self.optimizers, [lr * rate for lr in self.plan.rates], self.model)
@@ -389,7 +404,11 @@ class Trainer:
             began, done = time.monotonic(), self.seconds / total
             batches = long if done > plan.long_from else short
             ids = batches.next(plan.batch_tokens // batches.length)
-            losses.append(self.step(ids, plan.rate(done), imitates=done < self.imitation))
+            # each part of mtp's minutes has a schedule of its own
+            begins = ALONE_FROM * (self.model.head is not None and done > ALONE_FROM)
+            ends = ALONE_FROM if self.model.head is not None and not begins else 1.0
+            rate = plan.rate((done - begins) / (ends - begins))
+            losses.append(self.step(ids, rate, imitates=done < self.imitation, alone=begins > 0))
             self.seconds += min(time.monotonic() - began, LONGEST_STEP)
             if self.steps % 20 == 0:
                 each = (time.monotonic() - began) / plan.batch_tokens
