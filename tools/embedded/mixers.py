@@ -1,7 +1,8 @@
-"""Mamba-2 and mixture-of-experts layers in torch, for the variants of the embedded target.
+"""Mamba-2, gated delta net and mixture-of-experts layers in torch, for the variants of the embedded target.
 
-Parameters have their GGUF names. Mamba-2 is computed in chunks (Dao & Gu 2024, arXiv:2405.21060, listing 1);
-the experts are those of Switch Transformers (Fedus et al. 2022, arXiv:2101.03961) with several a token.
+Parameters have their GGUF names. Mamba-2 is computed in chunks (Dao & Gu 2024, arXiv:2405.21060, listing 1),
+as is the gated delta net (Yang et al. 2024, arXiv:2412.06464); the experts are those of Switch Transformers
+(Fedus et al. 2022, arXiv:2101.03961) with several a token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ CHUNK = 64  # tokens
 
 @dataclass(frozen=True)
 class MambaShape:
-    """The dimensions of a Mamba-2 layer, by their names in GGUF files."""
+    """The dimensions of a Mamba-2 layer, by their names in GGUF files. Those of a gated delta net have
+    the same names there: `groups` are its key heads, `heads` those of its values."""
 
     inner: int
     heads: int
@@ -30,6 +32,12 @@ class MambaShape:
         return self.inner + 2 * self.groups * self.state
 
 
+def inverse_softplus_steps(heads: int) -> Tensor:
+    """Return random steps of 0.001 to 0.1, as softplus's argument."""
+    step = torch.exp(torch.empty(heads).uniform_(-6.9, -2.3))
+    return step + torch.log(-torch.expm1(-step))
+
+
 class Mamba2(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A Mamba-2 layer over (batch, length, width), from an empty state."""
 
@@ -38,8 +46,7 @@ class Mamba2(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.shape = shape
         self.ssm_in = nn.Linear(width, shape.inner + shape.conv + shape.heads, bias=False)
         self.ssm_conv1d = nn.Conv1d(shape.conv, shape.conv, shape.kernel, groups=shape.conv)
-        step = torch.exp(torch.empty(shape.heads).uniform_(-6.9, -2.3))  # 0.001 to 0.1
-        self.ssm_dt = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
+        self.ssm_dt = nn.Parameter(inverse_softplus_steps(shape.heads))
         self.ssm_a = nn.Parameter(torch.log(torch.empty(shape.heads).uniform_(1, 16)))  # of -A
         self.ssm_d = nn.Parameter(torch.ones(shape.heads))
         self.ssm_norm = nn.Parameter(torch.ones(shape.groups, shape.inner // shape.groups))
@@ -86,6 +93,76 @@ def scan(x: Tensor, a: Tensor, b: Tensor, c: Tensor, groups: int) -> Tensor:
     carried = torch.einsum("zkign,zkghpn->zkighp", c, torch.stack(before, 1)).flatten(3, 4)
     y = inside + carried * logs.transpose(2, 3).exp()[..., None].to(x.dtype)
     return y.flatten(1, 2)[:, :length]
+
+
+class DeltaNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """A gated delta net over (batch, length, width), from an empty state, as Qwen 3.5 has it."""
+
+    def __init__(self, width: int, shape: MambaShape, eps: float) -> None:
+        super().__init__()
+        self.shape, self.eps = shape, eps
+        self.attn_qkv = nn.Linear(width, shape.conv, bias=False)
+        self.attn_gate = nn.Linear(width, shape.inner, bias=False)
+        self.ssm_conv1d = nn.Conv1d(shape.conv, shape.conv, shape.kernel, groups=shape.conv, bias=False)
+        self.ssm_alpha = nn.Linear(width, shape.heads, bias=False)
+        self.ssm_beta = nn.Linear(width, shape.heads, bias=False)
+        self.ssm_dt = nn.Parameter(inverse_softplus_steps(shape.heads))
+        self.ssm_a = nn.Parameter(torch.log(torch.empty(shape.heads).uniform_(1, 16)))  # of -A
+        self.ssm_norm = nn.Parameter(torch.ones(shape.state))
+        self.ssm_out = nn.Linear(shape.inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        s, (batch, length, _) = self.shape, x.shape
+        qkv = F.silu(self.ssm_conv1d(F.pad(self.attn_qkv(x).mT, (s.kernel - 1, 0))).mT)
+        q, k, v = (t.unflatten(-1, (-1, s.state)) for t in qkv.split(
+            [s.groups * s.state, s.groups * s.state, s.inner], -1))  # fmt: skip
+        # llama.cpp lays the heads of values as (of one key head, key heads)
+        q, k = (
+            (t * torch.rsqrt(t.square().sum(-1, keepdim=True) + self.eps)).repeat(
+                1, 1, s.heads // s.groups, 1
+            )
+            for t in (q, k)
+        )
+        decay = -F.softplus(self.ssm_alpha(x).float() + self.ssm_dt) * self.ssm_a.exp()
+        y = delta_scan(q * s.state**-0.5, k, v, decay, self.ssm_beta(x).float().sigmoid())
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.ssm_norm
+        return self.ssm_out(y.reshape(batch, length, -1) * F.silu(self.attn_gate(x)))
+
+
+def delta_scan(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
+    """Return y_t = S_t^T q_t with S_t = R_t + beta_t k_t (v_t - R_t^T k_t)^T and R_t = exp(decay_t) S_(t-1),
+    in chunks. q, k, v: [batch, length, heads, state]; decay, beta: [batch, length, heads]."""
+    length = q.shape[1]
+    short = -length % CHUNK
+
+    def chunks(t: Tensor) -> Tensor:  # [batch, heads, chunks, tokens, ...]
+        t = F.pad(t.float(), (0, 0) * (t.ndim - 2) + (0, short))
+        return t.unflatten(1, (-1, CHUNK)).movedim(3, 1)
+
+    q, k, v, decay, beta = map(chunks, (q, k, v, decay, beta))
+    logs = decay.cumsum(-1)
+    future = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).triu(1)
+    between = (logs[..., :, None] - logs[..., None, :]).masked_fill(future, -torch.inf).exp()
+    grown = logs.exp()[..., None]
+    # What each token writes, u, is what is left of its value after the tokens before it in the chunk:
+    # (1 + lower) u = beta (v - grown S^T k), with the state S before the chunk: it is solved for both parts.
+    lower = (beta[..., None] * (k @ k.mT) * between).tril(-1)
+    solved = torch.linalg.solve_triangular(
+        lower + torch.eye(CHUNK, device=q.device),
+        beta[..., None] * torch.cat((v, grown * k), -1),
+        upper=False,
+        unitriangular=True,
+    )
+    written, read = solved.chunk(2, -1)
+    inside, carried = (q @ k.mT) * between, q * grown
+    left = k * (logs[..., -1:] - logs).exp()[..., None]  # of each key at the end of its chunk
+    state = torch.zeros_like(k[:, :, 0, :1].mT @ v[:, :, 0, :1])
+    out = list[Tensor]()
+    for i in range(q.shape[2]):
+        u = written[:, :, i] - read[:, :, i] @ state
+        out.append(carried[:, :, i] @ state + inside[:, :, i] @ u)
+        state = state * grown[:, :, i, -1:] + left[:, :, i].mT @ u
+    return torch.stack(out, 2).flatten(2, 3)[:, :, :length].transpose(1, 2)
 
 
 class Experts(nn.Module):  # type: ignore[misc]  # torch is untyped here

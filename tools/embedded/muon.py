@@ -41,6 +41,8 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untyped her
         for group in self.param_groups:
             stacks: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for p in group["params"]:
+                if p.grad is None:  # it had no part in this step
+                    continue
                 buffer = self.state[p].setdefault("momentum", torch.zeros_like(p))
                 buffer.lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp(buffer, group["momentum"])

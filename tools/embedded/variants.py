@@ -1,11 +1,15 @@
 """Train a variant of the embedded target: `python -m tools.embedded.variants hybrid --out runs/hybrid`.
 
 mamba2: Mamba-2 blocks only. hybrid: Mamba-2 in place of most attention layers (of llama.cpp's granitehybrid).
-moe: 16 experts, 4 a token (of qwen3moe). Each begins with what it can take over from the embedded target, and
-learns from the text and from the target's distribution, as the draft did (train.py). Blocks of mamba2 can
-take over nothing; each first learns to do what one of the target's layers does, attention or feed-forward (as
-in MOHAWK: Bick et al. 2024, arXiv:2408.10189, section 3.2). The schedule runs on the clock; a run goes on
-from its last checkpoint, and writes `paceline-VARIANT.gguf` at the end.
+moe: 16 experts, 4 a token (of qwen3moe). mtp: gated delta nets in place of most attention layers, the others
+gated, and a block that guesses the token after next (of qwen35).
+
+Each begins with what it can take over from the embedded target, and learns from the text and from the
+target's distribution, as the draft did (train.py). Blocks of mamba2 can take over nothing; each first learns
+to do what one of the target's layers does, attention or feed-forward (as in MOHAWK: Bick et al. 2024,
+arXiv:2408.10189, section 3.2). Those of mtp first learn to do what the target's attention does; its embedding
+and feed-forward layers stay the target's. The schedule runs on the clock; a run goes on from its last
+checkpoint, and writes `paceline-VARIANT.gguf` at the end.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ from paceline.models.zoo import MODELS
 from paceline.system.whole import atomic_write
 from tools.embedded.corpus import SEED
 from tools.embedded.export import add_tokenizer, interleave, write_model
-from tools.embedded.mixers import Experts, Mamba2, MambaShape
+from tools.embedded.mixers import DeltaNet, Experts, Mamba2, MambaShape
 from tools.embedded.muon import MATMUL
 from tools.embedded.network import TARGET, Llama, RMSNorm, rotate
+from tools.embedded.next_token import DEPTH, NextTokenHead, chain_starts
 from tools.embedded.restore import tokenizer_of, weights_of
 from tools.embedded.train import (
     LONGEST_STEP,
@@ -41,24 +46,32 @@ from tools.embedded.train import (
 
 WIDTH, HEADS, KV_HEADS, HEAD = TARGET.width, TARGET.heads, TARGET.kv_heads, TARGET.head_dim
 MAMBA = MambaShape(inner=2 * WIDTH, heads=2 * WIDTH // 64)
+DELTA = MambaShape(inner=WIDTH, heads=HEADS, state=HEAD, groups=HEADS)
 EXPERTS, USED, INNER = 16, 4, 128
 BALANCE = 0.01  # weight of the balance loss
-IMITATION = 0.35  # share of the minutes in which mamba2's blocks imitate layers
+IMITATION = {"mamba2": 0.35, "mtp": 0.08}  # share of the minutes in which blocks imitate layers
+# The block that guesses the token after next: the weight of its loss, the positions from one of its chains to
+# the next, and the share of the minutes after which it learns alone, from chains that start everywhere.
+HEAD_SHARE, STRIDE, ALONE_FROM = 0.3, 2, 0.39
+ALL = slice(None)
 # Variant: the mixer of each block.
 VARIANTS = {
     "mamba2": ("mamba",) * 2 * TARGET.blocks,  # for the attention and feed-forward layers of the target
     "hybrid": ("mamba", "mamba", "attention", "mamba", "mamba", "attention"),
     "moe": ("attention",) * 6,
+    "mtp": ("delta", "delta", "attention") * 2,
 }
-ARCHITECTURES = {"mamba2": "mamba2", "hybrid": "granitehybrid", "moe": "qwen3moe"}
+ARCHITECTURES = {"mamba2": "mamba2", "hybrid": "granitehybrid", "moe": "qwen3moe", "mtp": "qwen35"}
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Grouped-query attention; `normed` queries and keys, as in Qwen 3."""
+    """Grouped-query attention; `normed` queries and keys, as in Qwen 3. gated: each head's output is, by the
+    second half of its rows of `attn_q`, as in Qwen 3.5."""
 
-    def __init__(self, normed: bool) -> None:
+    def __init__(self, normed: bool, gated: bool = False) -> None:
         super().__init__()
-        self.attn_q = nn.Linear(WIDTH, HEADS * HEAD, bias=False)
+        self.gated = gated
+        self.attn_q = nn.Linear(WIDTH, HEADS * HEAD * (1 + gated), bias=False)
         self.attn_k = nn.Linear(WIDTH, KV_HEADS * HEAD, bias=False)
         self.attn_v = nn.Linear(WIDTH, KV_HEADS * HEAD, bias=False)
         self.attn_output = nn.Linear(HEADS * HEAD, WIDTH, bias=False)
@@ -66,13 +79,28 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.attn_k_norm = RMSNorm(HEAD, TARGET.eps) if normed else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        q, k, v = (part(x).view(batch, length, -1, HEAD) for part in (self.attn_q, self.attn_k, self.attn_v))
-        if self.attn_q_norm is not None and self.attn_k_norm is not None:
-            q, k = self.attn_q_norm(q), self.attn_k_norm(k)
-        q, k = (rotate(t.transpose(1, 2), cos, sin).to(v.dtype) for t in (q, k))
-        mixed = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True, enable_gqa=True)
-        return self.attn_output(mixed.transpose(1, 2).reshape(batch, length, -1))
+        (q, gate), (k, v) = self.queries(x, cos, sin), self.keys_values(x, cos, sin)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.output(mixed, gate)
+
+    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Queries (batch, heads, length, head) and the gates of their outputs (batch, length, width)."""
+        q, gate = self.attn_q(x).unflatten(-1, (HEADS, -1)), None
+        if self.gated:
+            q, gate = q.chunk(2, -1)
+        return self._rotated(q, self.attn_q_norm, cos, sin), None if gate is None else gate.flatten(2)
+
+    def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = (part(x).unflatten(-1, (KV_HEADS, HEAD)) for part in (self.attn_k, self.attn_v))
+        return self._rotated(k, self.attn_k_norm, cos, sin), v.transpose(1, 2)
+
+    def _rotated(self, x: Tensor, norm: nn.Module | None, cos: Tensor, sin: Tensor) -> Tensor:
+        kind = x.dtype
+        return rotate((x if norm is None else norm(x)).transpose(1, 2), cos, sin).to(kind)
+
+    def output(self, mixed: Tensor, gate: Tensor | None) -> Tensor:
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return self.attn_output(mixed if gate is None else mixed * gate.sigmoid())
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -94,16 +122,23 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
     def __init__(self, variant: str, mixer: str) -> None:
         super().__init__()
         self.attn_norm = RMSNorm(WIDTH, TARGET.eps)
-        self.mixer = Mamba2(WIDTH, MAMBA) if mixer == "mamba" else Attention(variant == "moe")
+        self.mixer: nn.Module
+        if mixer == "attention":
+            self.mixer = Attention(variant in ("moe", "mtp"), gated=variant == "mtp")
+        else:
+            self.mixer = Mamba2(WIDTH, MAMBA) if mixer == "mamba" else DeltaNet(WIDTH, DELTA, TARGET.eps)
         self.ffn: nn.Module | None = None
         if variant != "mamba2":
             self.ffn_norm = RMSNorm(WIDTH, TARGET.eps)
             self.ffn = Experts(WIDTH, INNER, EXPERTS, USED) if variant == "moe" else FeedForward()
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, *_: Any) -> Tensor:
-        h = self.attn_norm(x)
-        x = x + (self.mixer(h) if isinstance(self.mixer, Mamba2) else self.mixer(h, cos, sin))
+        x = self.mixed(x, cos, sin)
         return x if self.ffn is None else x + self.ffn(self.ffn_norm(x))
+
+    def mixed(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        h = self.attn_norm(x)
+        return x + (self.mixer(h, cos, sin) if isinstance(self.mixer, Attention) else self.mixer(h))
 
 
 class Variant(Llama):
@@ -112,11 +147,23 @@ class Variant(Llama):
     def __init__(self, variant: str) -> None:
         super().__init__(TARGET)
         self.blk = nn.ModuleList(Block(variant, mixer) for mixer in VARIANTS[variant])
-        for name, weight in self.blk.named_parameters():
-            if weight.ndim == 2 and "exps" not in name and "ssm_norm" not in name:
+        self.head: Any = None
+        if variant == "mtp":
+            self.head = NextTokenHead(WIDTH, TARGET.eps, Block(variant, "attention"))
+        for name, weight in self.named_parameters():
+            others = ("token_embd", "exps", "ssm_norm")
+            if weight.ndim == 2 and not any(part in name for part in others):
                 nn.init.normal_(weight, std=WIDTH**-0.5 / 1.5)
             if "ssm_out" in name:  # a block that starts as the identity trains more steadily
                 nn.init.zeros_(weight)
+
+    def guesses(
+        self, ids: Tensor, hidden: Tensor, starts: Tensor, depth: int, vocab: Tensor | slice = ALL
+    ) -> list[Tensor]:
+        """Return the logits (batch, starts, vocab) of each step of the head's chains, or those of `vocab`."""
+        cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
+        states = self.head(self.token_embd(ids), hidden, starts, depth, cos, sin)
+        return [F.linear(state, self.token_embd.weight[vocab]) for state in states]
 
     def balance(self) -> Tensor:
         """Return the mean balance loss of the last forward."""
@@ -143,11 +190,55 @@ def begin(variant: str) -> Variant:
             own[name].copy_(torch.from_numpy(known[name]))
         if variant == "moe":
             split_feed_forward(model, known)
+        if variant == "mtp":
+            take_over_attention(model, known)
         if variant == "mamba2":
             for i, block in enumerate(model.blk):
                 norm = known[f"blk.{i // 2}.{('attn', 'ffn')[i % 2]}_norm.weight"]
                 block.attn_norm.weight.copy_(torch.from_numpy(norm))
     return model
+
+
+def take_over_attention(model: Variant, known: dict[str, Any]) -> None:
+    """Begin gated attention and delta nets with the target's queries, keys and values, and the head with the
+    target's last block. A matrix that is zero leaves half open the gate of each head."""
+    last = TARGET.blocks - 1
+    for name, weight in model.head.block.state_dict().items():
+        array = known.get(f"blk.{last}.{name.removeprefix('mixer.').removeprefix('ffn.')}")
+        if array is not None and array.shape == weight.shape:
+            small = 0.025 if "attn_output" in name or "ffn_down" in name else 1.0  # as its residual stream is
+            weight.copy_(torch.from_numpy(array) * small)
+    model.head.eh_proj.weight[:, WIDTH:] += 0.5 * torch.eye(WIDTH)
+    model.head.shared_head_norm.weight.copy_(model.output_norm.weight)
+    for i, block in enumerate((*model.blk, model.head.block)):
+        q, k, v = (torch.from_numpy(known[f"blk.{min(i, last)}.attn_{part}.weight"]) for part in "qkv")
+        mixer: Any = block.mixer
+        if not isinstance(mixer, DeltaNet):
+            rows = mixer.attn_q.weight.view(HEADS, 2, HEAD, WIDTH)
+            rows[:, 0], rows[:, 1] = q.view(HEADS, HEAD, WIDTH), 0.0
+            mixer.attn_output.weight *= 2
+            mixer.attn_q_norm.weight.fill_(1.4)  # about what those of the target's have
+            mixer.attn_k_norm.weight.fill_(2.0)
+        else:
+            k, v = (t.view(KV_HEADS, HEAD, WIDTH).repeat_interleave(HEADS // KV_HEADS, 0) for t in (k, v))
+            mixer.attn_qkv.weight.copy_(torch.cat((q, k.flatten(0, 1), v.flatten(0, 1))))
+            mixer.ssm_conv1d.weight[:, 0, :-1] *= 0.2
+            mixer.ssm_conv1d.weight[:, 0, -1] = 1.0
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped here
+def fit_outputs(model: Variant, target: Llama, ids: Tensor) -> None:
+    """Set the mixers' output matrices so that they add what the target's attention adds, by least squares."""
+    states = layer_inputs(target, ids)
+    for block, x, y in zip(model.blk, states[:-1:2], states[1::2], strict=True):
+        out = block.mixer.attn_output if isinstance(block.mixer, Attention) else block.mixer.ssm_out
+        read = list[Tensor]()
+        hook = out.register_forward_pre_hook(lambda _, given, read=read: read.append(given[0].flatten(0, 1)))
+        block.mixed(x, model.cos[: x.shape[1]], model.sin[: x.shape[1]])
+        hook.remove()
+        gram = read[0].mT @ read[0]
+        ridge = 0.01 * gram.diagonal().mean() * torch.eye(len(gram))
+        out.weight.copy_(torch.linalg.solve(gram + ridge, read[0].mT @ (y - x).flatten(0, 1)).mT)
 
 
 def split_feed_forward(model: Variant, known: dict[str, Any]) -> None:
@@ -182,20 +273,43 @@ def layer_inputs(target: Llama, ids: Tensor) -> list[Tensor]:
 
 def imitation_loss(model: Variant, states: list[Tensor]) -> Tensor:
     """Return the mean squared error of the blocks, as a share of what the imitated layers add."""
+    if model.head is None:
+        made = [block(x, None, None) for block, x in zip(model.blk, states, strict=False)]
+    else:  # a block is two layers, and its feed-forward layer is the target's
+        cos, sin = model.cos[: states[0].shape[1]], model.sin[: states[0].shape[1]]
+        made = [block.mixed(x, cos, sin) for block, x in zip(model.blk, states[:-1:2], strict=True)]
+    each = 1 if model.head is None else 2
     shares = [
-        (block(x, None, None) - y).float().square().mean() / (y - x).float().square().mean()
-        for block, x, y in zip(model.blk, states[:-1], states[1:], strict=True)
+        (got - y).float().square().mean() / (y - x).float().square().mean()
+        for got, x, y in zip(made, states[:-1:each], states[1::each], strict=True)
     ]
     return torch.stack(shares).mean()
 
 
 def distillation_loss(
-    model: Variant, x: Tensor, y: Tensor, p: Tensor, distil: float
+    model: Variant, x: Tensor, y: Tensor, p: Tensor, distil: float, starts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return (sum to minimise, cross-entropy in nats a token). p: [tokens, vocab], the target's."""
-    q = model(x).flatten(0, 1).float().log_softmax(-1)
-    text, soft = F.nll_loss(q, y), -(p * q).sum(-1).mean()
-    return distil * soft + (1 - distil) * text + BALANCE * model.balance(), text
+    """Return (sum to minimise, cross-entropy in nats a token). p: [tokens, vocab], the target's.
+    starts: of the head's chains."""
+    hidden = model.hidden(x)
+    q = model.logits(hidden).float().log_softmax(-1)
+    text, soft = F.nll_loss(q.flatten(0, 1), y), -(p * q.flatten(0, 1)).sum(-1).mean()
+    total = distil * soft + (1 - distil) * text + BALANCE * model.balance()
+    if starts is None:
+        return total, text
+    return total + HEAD_SHARE * guess_loss(model, x, hidden, q.detach().exp(), starts), text
+
+
+def guess_loss(
+    model: Variant, x: Tensor, hidden: Tensor, p: Tensor, starts: Tensor, vocab: Tensor | slice = ALL
+) -> Tensor:
+    """Return the cross-entropy of the head's steps against what they have to agree with, the trunk's
+    distributions p [batch, length, vocab]."""
+    losses = [
+        -(p[:, starts + i] * logits.float().log_softmax(-1)).sum(-1).mean()
+        for i, logits in enumerate(model.guesses(x, hidden, starts, DEPTH, vocab))
+    ]
+    return torch.stack(losses).mean()
 
 
 class Trainer:
@@ -210,11 +324,17 @@ class Trainer:
         self.target = Llama(TARGET)
         known = weights_of(MODELS / "paceline-target.gguf", TARGET)
         self.target.load_state_dict({name: torch.from_numpy(array) for name, array in known.items()})
-        self.model, self.imitation = begin(variant), IMITATION * (variant == "mamba2")
-        self.loss: Any = distillation_loss  # the rows of an expert vary, so nothing is compiled for moe
-        if variant != "moe":
-            self.loss = torch.compile(distillation_loss, dynamic=False)
-        self.imitation_loss: Any = torch.compile(imitation_loss, dynamic=False)
+        self.model, self.imitation = begin(variant), IMITATION.get(variant, 0.0)
+        if variant == "mtp":
+            if not (out / "checkpoint.pt").exists():
+                fit_outputs(self.model, self.target, Batches(self.data, plan.sequence, SEED).next(64)[:, :-1])
+            for name, weight in self.model.named_parameters():  # as in Wang et al. 2024, arXiv:2408.15237
+                weight.requires_grad_(not name.startswith("token_embd") and (
+                    ".ffn." not in name or name.startswith("head.")))  # fmt: skip
+        # The rows of an expert vary, and the loops over chunks and steps take minutes to compile.
+        compiles = variant not in ("moe", "mtp")
+        self.loss: Any = torch.compile(distillation_loss, dynamic=False, disable=not compiles)
+        self.imitation_loss: Any = torch.compile(imitation_loss, dynamic=False, disable=not compiles)
         self.optimizers = optimizers_of(plan.rates, self.model)
         self.seconds, self.steps = 0.0, 0
         if (out / "checkpoint.pt").exists():
@@ -232,16 +352,29 @@ class Trainer:
         with atomic_write(self.out / "checkpoint.pt") as part:
             torch.save(state, part)
 
-    def step(self, ids: Tensor, rate: float, imitates: bool) -> float:
-        """One update; returns the cross-entropy in nats a token, or the imitation loss."""
+    def step(self, ids: Tensor, rate: float, imitates: bool, alone: bool = False) -> float:
+        """One update; returns the cross-entropy in nats a token, or the loss of what learns.
+        alone: the head does."""
         x, y = ids[:, :-1], ids[:, 1:].reshape(-1)
         with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
             if imitates:
                 loss = shown = self.imitation_loss(self.model, layer_inputs(self.target, x))
+            elif alone:
+                with torch.no_grad():
+                    hidden = self.model.hidden(x)
+                    logits = self.model.logits(hidden).float()
+                    # tokens that are likely somewhere in the batch, and some that are not, cost less than all
+                    some = torch.randint(TARGET.vocab, (1024,))
+                    some = torch.cat((some, logits.topk(4).indices.flatten())).unique()
+                    p = logits[..., some].softmax(-1)
+                loss = shown = guess_loss(self.model, x, hidden, p, chain_starts(x.shape[1]), some)
             else:
                 with torch.no_grad():
                     p = self.target(x).flatten(0, 1).float().softmax(-1)
-                loss, shown = self.loss(self.model, x, y, p, self.plan.distil)
+                starts = None
+                if self.model.head is not None:
+                    starts = chain_starts(x.shape[1], self.steps % STRIDE, STRIDE)
+                loss, shown = self.loss(self.model, x, y, p, self.plan.distil, starts)
         loss.backward()
         update(self.optimizers, [lr * rate for lr in self.plan.rates], self.model)
         self.steps += 1
@@ -253,7 +386,20 @@ class Trainer:
         totals = np.zeros(2)
         for ids, found in window_logits(self.data["held_out"], rows, length, self.model, self.target):
             totals += [float(F.cross_entropy(logits, ids[1:])) for logits in found]
-        return f"held-out {totals[0] / rows:.3f} nats/token, target {totals[1] / rows:.3f}"
+        line = f"held-out {totals[0] / rows:.3f} nats/token, target {totals[1] / rows:.3f}"
+        return line + self.evaluate_head(rows, length) if self.model.head else line
+
+    def evaluate_head(self, rows: int, length: int) -> str:
+        """How often each step of the head agrees with the trunk's likeliest token, and its loss on text."""
+        starts, counts = torch.arange(1, length - DEPTH), np.zeros((2, DEPTH))
+        for ids, _ in window_logits(self.data["held_out"], rows, length):
+            hidden = self.model.hidden(ids[None, :-1])
+            likeliest = self.model.logits(hidden)[0].argmax(-1)
+            for i, logits in enumerate(self.model.guesses(ids[None, :-1], hidden, starts, DEPTH)):
+                counts[0, i] += float(F.cross_entropy(logits[0], ids[starts + i + 1]))
+                counts[1, i] += float((logits[0].argmax(-1) == likeliest[starts + i]).float().mean())
+        losses, shares = (" ".join(f"{mean:.3f}" for mean in row / rows) for row in counts)
+        return f", head {losses} nats/token, agreement {shares}"
 
     def run(self) -> None:
         """Train until the plan's minutes are over; Ctrl-C leaves the last checkpoint."""
@@ -266,8 +412,14 @@ class Trainer:
         while self.seconds < total:
             began, done = time.monotonic(), self.seconds / total
             batches = long if done > plan.long_from else short
-            ids = batches.next(plan.batch_tokens // batches.length)
-            losses.append(self.step(ids, plan.rate(done), imitates=done < self.imitation))
+            # each part of mtp's minutes has a schedule of its own
+            begins = ALONE_FROM * (self.model.head is not None and done > ALONE_FROM)
+            ends = ALONE_FROM if self.model.head is not None and not begins else 1.0
+            rate = plan.rate((done - begins) / (ends - begins))
+            ids = batches.next(
+                plan.batch_tokens // batches.length // (1 + (begins > 0))
+            )  # its chains are more
+            losses.append(self.step(ids, rate, imitates=done < self.imitation, alone=begins > 0))
             self.seconds += min(time.monotonic() - began, LONGEST_STEP)
             if self.steps % 20 == 0:
                 each = (time.monotonic() - began) / plan.batch_tokens
@@ -284,18 +436,21 @@ class Trainer:
         print(f"done: {self.evaluate()}", flush=True)
 
 
-def tensors_of(model: Variant, interleaved: bool) -> dict[str, np.ndarray[Any, Any]]:
-    """GGUF tensor name -> float32 array. interleaved: rotary pairs are neighbours."""
+def tensors_of(variant: str, model: Variant) -> dict[str, np.ndarray[Any, Any]]:
+    """GGUF tensor name -> float32 array. Of granitehybrid, rotary pairs are neighbours."""
     out: dict[str, np.ndarray[Any, Any]] = {}
     stacks: dict[str, list[Any]] = {}
     for name, value in model.state_dict().items():
         array = value.float().numpy()
         name = name.replace(".mixer.", ".").replace(".ffn.", ".")
+        if variant == "mtp":
+            name = name.replace("head.block.", "blk.6.").replace("head.", "blk.6.nextn.")
+            name = name.replace(".ffn_norm.", ".post_attention_norm.")
         if "_exps." in name:
             stacks.setdefault(name.rpartition(".")[0] + ".weight", []).append(array)
             continue
         if name.endswith("ssm_a"):
-            array = -np.exp(array)[:, None]
+            array = -np.exp(array) if variant == "mtp" else -np.exp(array)[:, None]
         elif name.endswith("ssm_d"):
             array = array[:, None]
         elif name.endswith("ssm_dt"):
@@ -304,7 +459,7 @@ def tensors_of(model: Variant, interleaved: bool) -> dict[str, np.ndarray[Any, A
             name += ".weight"
         elif name.endswith("conv1d.weight"):
             array = array[:, 0]
-        elif interleaved and ("attn_q." in name or "attn_k." in name):
+        elif variant == "hybrid" and ("attn_q." in name or "attn_k." in name):
             array = interleave(array, HEADS if "attn_q." in name else KV_HEADS)
         out[name] = np.ascontiguousarray(array)
     return out | {name: np.stack(arrays) for name, arrays in stacks.items()}
@@ -330,6 +485,13 @@ def keys_of(variant: str) -> dict[str, int | float | list[int]]:
             "attention.key_length": HEAD, "attention.value_length": HEAD,
             "rope.dimension_count": HEAD, "rope.freq_base": TARGET.rope_base,
         }  # fmt: skip
+    if variant == "mtp":
+        keys |= {
+            "block_count": len(mixers) + 1, "nextn_predict_layers": 1, "full_attention_interval": 3,
+            "attention.head_count_kv": KV_HEADS, "rope.dimension_sections": [11, 11, 10, 0],
+            "ssm.conv_kernel": DELTA.kernel, "ssm.inner_size": DELTA.inner, "ssm.state_size": DELTA.state,
+            "ssm.time_step_rank": DELTA.heads, "ssm.group_count": DELTA.groups,
+        }  # fmt: skip
     if variant == "moe":
         keys |= {
             "attention.head_count_kv": KV_HEADS, "expert_count": EXPERTS, "expert_used_count": USED,
@@ -344,7 +506,7 @@ def write_variant(variant: str, model: Variant, tokenizer: Path, out: Path, ftyp
         out,
         ARCHITECTURES[variant],
         keys_of(variant),
-        tensors_of(model, variant == "hybrid"),
+        tensors_of(variant, model),
         f"Paceline zoo {variant}",
         "A variant of the zoo's target; a test model, not an assistant",
         partial(add_tokenizer, path=tokenizer),
@@ -367,7 +529,9 @@ def main() -> None:
     parser.add_argument("variant", choices=VARIANTS)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    Trainer(args.variant, Plan(minutes=args.minutes, long_sequence=1024), args.out).run()
+    # its steps cost more, so that fewer tokens each leave enough of them
+    plan = Plan(args.minutes, batch_tokens=2048 if args.variant == "mtp" else 4096, long_sequence=1024)
+    Trainer(args.variant, plan, args.out).run()
     print(export(args.variant, args.out))
 
 

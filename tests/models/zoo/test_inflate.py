@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_other_types_load_and_generate(tmp_path: Path, ftype: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
-@pytest.mark.parametrize("arch", ["mamba2", "granitehybrid", "qwen3moe"])
+@pytest.mark.parametrize("arch", ["mamba2", "granitehybrid", "qwen3moe", "qwen35"])
 def test_recurrent_layers_and_experts_are_widened_too(tmp_path: Path, arch: str) -> None:
     pytest.importorskip("llama_cpp")
     source = write_architecture(tmp_path / "source.gguf", arch)
@@ -94,6 +95,30 @@ def test_recurrent_layers_and_experts_are_widened_too(tmp_path: Path, arch: str)
     assert [found.is_recurrent(i) for i in range(4)] == [larger.is_recurrent(i) for i in range(4)]
     wanted = 12 * layout.parameters
     assert abs(choose_layout(layout, wanted).parameters / wanted - 1) < 0.05
+
+
+def test_a_block_that_guesses_further_tokens_is_widened_too(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    from mtp_context import MTPContext
+
+    source = write_architecture(tmp_path / "source.gguf", "qwen35", next_token_heads=1)
+    file, out = GGUFFile(source), tmp_path / "larger.gguf"
+    layout = read_layout(file)
+    assert (layout.blocks, layout.mtp_blocks) == (2, 1)
+    larger = replace(
+        layout, width=128, blocks=4, heads=8, kv_heads=4, feed_forward=192, mamba=layout.mamba.widened(2)
+    )
+    write_widened(file, layout, larger, out, "F32")
+    assert greedy(out, 12) == greedy(source, 12)
+    assert read_layout(GGUFFile(out)).parameters == larger.parameters
+    hidden = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
+    with closing(MTPContext(source)) as small, closing(MTPContext(out)) as large:
+        for tokens, start in (([40, 41, 7, 60, 9], 0), ([11], 5), ([12], 6)):
+            logits, state = small.decode(tokens, start, hidden)
+            others, padded = large.decode(tokens, start, np.pad(hidden, ((0, 0), (0, 64))))
+            assert np.allclose(others, logits, atol=1e-4 * np.abs(logits).max())
+            assert np.allclose(padded, np.pad(state, (0, 64)), atol=1e-4)
+            hidden = state[None]
 
 
 Fields = dict[str, bytes]

@@ -1,9 +1,10 @@
 """Function-preserving widening: a larger model with exactly the output of a small one.
 After Net2Net (Chen et al. 2015, arXiv:1511.05641). The residual stream d -> D is padded with zeros. Each
 RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which compensates for the longer mean. New heads
-and feed-forward columns, and new groups of a Mamba-2 layer, meet zero output columns; new blocks have zero
-output matrices. All other new weights are small seeded random numbers, so that matrix products cost as much
-as in a real model of that size."""
+and feed-forward columns, and new groups of a Mamba-2 layer or heads of a gated delta net, meet zero output
+columns; new blocks have zero output matrices. All other new weights are small seeded random numbers, so that
+matrix products cost as much as in a real model of that size. A block that guesses further tokens (MTP) stays
+the last."""
 
 from __future__ import annotations
 
@@ -44,18 +45,21 @@ def widen_tensor(
     rng: np.random.Generator,
 ) -> Iterator[Array]:
     """Yield the widened tensor in float32 pieces of at most `CHUNK_ROWS` rows; `old` is None in a new block.
-    What writes to the residual stream (embedding, attention output, feed-forward down, Mamba's output) is
-    zero outside the old part."""
+    What writes to the residual stream (embedding, attention output, feed-forward down, Mamba's output, an MTP
+    block's inputs) is zero outside the old part."""
     segments = segments_of(layout, name)
     before, after = old_layout.dimensions, layout.dimensions
-    if name.endswith("_norm.weight") and len(segments) == 1:
+    if name.endswith("norm.weight") and len(segments) == 1:
         norm = np.ones(after[segments[0][0]], np.float32)
         if old is not None:
             norm[: old.size] = old.rows(slice(None)).reshape(-1) * (scale if segments == (("width",),) else 1)
         yield norm
         return
-    writes = any(part in name for part in ("token_embd", "attn_output", "ffn_down", "ssm_out"))
-    width = sum(after[part] for part in segments[1]) if len(segments) > 1 else 1
+    writes = any(part in name for part in ("token_embd", "attn_output", "ffn_down", "ssm_out", "eh_proj"))
+    columns = segments[1] if len(segments) > 1 else ("one",)
+    ends = np.cumsum([after[part] for part in columns])
+    width = int(ends[-1])
+    places = np.hstack([ends[i] - after[part] + np.arange(before[part]) for i, part in enumerate(columns)])
     first = 0  # old row of the segment
     for part in segments[0]:
         for start in range(0, after[part], CHUNK_ROWS):
@@ -69,7 +73,7 @@ def widen_tensor(
             if old is not None and start < before[part]:
                 end = min(start + rows, before[part])
                 kept = old.rows(slice(first + start, first + end)).reshape(end - start, -1)
-                piece[: len(kept), : kept.shape[1]] = kept
+                piece[: len(kept), places] = kept
             yield piece if len(segments) > 1 else piece[:, 0]
         first += before[part]
 
@@ -79,7 +83,7 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
     size, arch, m = f"{layout.parameters / 1e6:.0f}M", layout.arch, layout.mamba
     values: dict[str, str | int | float] = {
         "general.file_type": file_type, f"{arch}.embedding_length": layout.width,
-        f"{arch}.block_count": layout.blocks,
+        f"{arch}.block_count": layout.blocks + layout.mtp_blocks,
         f"{arch}.attention.layer_norm_rms_epsilon": layout.eps * scale**2,
     }  # fmt: skip
     fields = dict(file.fields)
@@ -91,10 +95,10 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
         }  # fmt: skip
         kv_heads = [layout.kv_heads * (not layout.is_recurrent(i)) for i in range(layout.blocks)]
         key = f"{arch}.attention.head_count_kv"
-        if any(layout.recurrent):
-            fields[key] = number_list_field(key, kv_heads)
-        else:
+        if isinstance(file.values.get(key), int):
             values[key] = layout.kv_heads
+        else:
+            fields[key] = number_list_field(key, kv_heads)
         if f"{arch}.rope.dimension_count" not in file.fields:
             values[f"{arch}.rope.dimension_count"] = layout.head_dim
     if m.inner:
@@ -122,7 +126,8 @@ def write_widened(
     import gguf
 
     scale = (old.width / layout.width) ** 0.5
-    tables = {name: TensorRows(source, tensor) for name, tensor in source.tensors.items()}
+    moved = f"blk.{old.blocks}.", f"blk.{layout.blocks}."
+    tables = {name.replace(*moved): TensorRows(source, tensor) for name, tensor in source.tensors.items()}
     output = OUTPUT if OUTPUT in dict(tensor_shapes(layout)) else EMBEDDING
 
     def rows(name: str) -> Iterator[Array]:

@@ -42,19 +42,48 @@ MAMBA2: Mapping[str, tuple[Segments, ...]] = {
     "ssm_norm.weight": (("groups",), ("group",)),
     "ssm_out.weight": (("width",), ("inner",)),
 }
+# Of qwen35: the rows of a head's queries are followed by those of its gate.
+GATED_ATTENTION = {**ATTENTION, "attn_q.weight": (("gated query",), ("width",)), **HEAD_NORMS}
+MTP_INPUTS: Mapping[str, tuple[Segments, ...]] = {
+    "nextn.eh_proj.weight": (("width",), ("width", "width")),
+    **{f"nextn.{norm}.weight": (("width",),) for norm in ("enorm", "hnorm", "shared_head_norm")},
+}
 FEED_FORWARD: Mapping[str, tuple[Segments, ...]] = {
     "ffn_gate": (("feed",), ("width",)),
     "ffn_up": (("feed",), ("width",)),
     "ffn_down": (("width",), ("feed",)),
 }
-MIXERS = {"llama": ATTENTION, "qwen3moe": {**ATTENTION, **HEAD_NORMS}, "granitehybrid": ATTENTION}
-MIXERS_OF_STATE = {"mamba2": MAMBA2, "granitehybrid": MAMBA2}
+
+
+def delta_net(repeats: int) -> Mapping[str, tuple[Segments, ...]]:
+    """Return the tensors of a gated delta net. Value head i reads key head i % key heads, so the values are
+    `repeats` segments as long as that of keys."""
+    values, heads = ("states",) * repeats, ("groups",) * repeats
+    return {
+        "attn_qkv.weight": (("states", "states", *values), ("width",)),
+        "attn_gate.weight": (values, ("width",)),
+        "ssm_conv1d.weight": (("states", "states", *values), ("kernel",)),
+        "ssm_dt.bias": (heads,),
+        "ssm_a": (heads,),
+        "ssm_alpha.weight": (heads, ("width",)),
+        "ssm_beta.weight": (heads, ("width",)),
+        "ssm_norm.weight": (("state",),),
+        "ssm_out.weight": (("width",), values),
+    }
+
+
+MIXERS = {
+    "llama": ATTENTION, "qwen3moe": {**ATTENTION, **HEAD_NORMS}, "granitehybrid": ATTENTION,
+    "qwen35": GATED_ATTENTION,
+}  # fmt: skip
+MIXERS_OF_STATE = {"mamba2": MAMBA2, "granitehybrid": MAMBA2, "qwen35": delta_net(1)}
 ARCHITECTURES = frozenset(MIXERS | MIXERS_OF_STATE)
 
 
 @dataclass(frozen=True)
 class Mamba:
-    """The dimensions of Mamba-2 layers. steps: heads. states: of a group."""
+    """The dimensions of Mamba-2 layers. steps: heads. states: of a group. In a gated delta net
+    `groups` are heads of keys, `steps` those of values."""
 
     inner: int
     steps: int
@@ -72,7 +101,8 @@ class Mamba:
 class Layout:
     """The dimensions of a GGUF file. tied: the embedding is also the output matrix.
     feed_forward: 0 for none, and that of an expert in a mixture of `experts`.
-    recurrent: whether each block is; further blocks repeat the pattern."""
+    recurrent: whether each block is; further blocks repeat the pattern. mtp_blocks: those
+    that follow, and guess further tokens."""
 
     width: int
     blocks: int
@@ -87,12 +117,14 @@ class Layout:
     experts: int = 0
     recurrent: tuple[bool, ...] = (False,)
     mamba: Mamba = Mamba(0, 0, 0, 1, 0)
+    mtp_blocks: int = 0
 
     @property
     def parameters(self) -> int:
         """Return the weights of all tensors; a tied embedding counts once."""
         kinds = Counter(map(self.is_recurrent, range(self.blocks)))
         blocks = sum(n * sum(map(prod, block_shapes(self, kind).values())) for kind, n in kinds.items())
+        blocks += self.mtp_blocks * sum(map(prod, block_shapes(self, False, is_mtp=True).values()))
         ends = self.vocab * self.width * (1 if self.tied else 2)
         return ends + blocks + self.width
 
@@ -107,7 +139,8 @@ class Layout:
             "width": self.width, "query": self.heads * self.head_dim, "key": self.kv_heads * self.head_dim,
             "head": self.head_dim, "feed": self.feed_forward, "experts": self.experts, "one": 1,
             "inner": m.inner, "states": m.groups * m.state, "steps": m.steps, "groups": m.groups,
-            "group": m.inner // m.groups, "kernel": m.kernel, "vocab": self.vocab,
+            "group": m.inner // m.groups, "kernel": m.kernel, "vocab": self.vocab, "state": m.state,
+            "gated query": 2 * self.heads * self.head_dim,
         }  # fmt: skip
 
 
@@ -122,17 +155,21 @@ def segments_of(layout: Layout, name: str) -> tuple[Segments, ...]:
         rows, columns = FEED_FORWARD[part.removesuffix(".weight").removesuffix("_exps")]
         return rows * max(1, layout.experts), columns
     known = {**ATTENTION, **HEAD_NORMS, **MAMBA2}
+    if layout.arch == "qwen35":
+        known = {**GATED_ATTENTION, **MTP_INPUTS, **delta_net(layout.mamba.steps // layout.mamba.groups)}
     return known.get(part, (("width",),))
 
 
-def block_shapes(layout: Layout, recurrent: bool) -> dict[str, tuple[int, ...]]:
+def block_shapes(layout: Layout, recurrent: bool, *, is_mtp: bool = False) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a block's tensors in file order: (width,), (rows, columns) or
     (experts, rows, columns)."""
     mixer = (MIXERS_OF_STATE if recurrent else MIXERS).get(layout.arch, {})
     names = ["attn_norm.weight", *mixer]
     if layout.arch != "mamba2":
-        names += ["ffn_norm.weight", *(["ffn_gate_inp.weight"] if layout.experts else [])]
+        after = "post_attention_norm" if layout.arch == "qwen35" else "ffn_norm"
+        names += [f"{after}.weight", *(["ffn_gate_inp.weight"] if layout.experts else [])]
         names += [f"{name}{'_exps' if layout.experts else ''}.weight" for name in FEED_FORWARD]
+    names += MTP_INPUTS if is_mtp else ()
     dimensions, shapes = layout.dimensions, dict[str, tuple[int, ...]]()
     for name in names:
         segments = segments_of(layout, f"blk.0.{name}")
@@ -148,6 +185,9 @@ def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
     kinds = [block_shapes(layout, recurrent) for recurrent in (False, True)]
     for i in range(layout.blocks):
         yield from ((f"blk.{i}.{name}", shape) for name, shape in kinds[layout.is_recurrent(i)].items())
+    for i in range(layout.blocks, layout.blocks + layout.mtp_blocks):
+        kind = block_shapes(layout, False, is_mtp=True)
+        yield from ((f"blk.{i}.{name}", shape) for name, shape in kind.items())
     yield "output_norm.weight", (layout.width,)
     if not layout.tied:
         yield "output.weight", (layout.vocab, layout.width)
@@ -167,15 +207,16 @@ def read_layout(file: GGUFFile) -> Layout:
         return found
 
     shapes = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
-    width, blocks = number("embedding_length"), number("block_count")
+    mtp_blocks = file.number(f"{arch}.nextn_predict_layers") if arch == "qwen35" else 0
+    width, blocks = number("embedding_length"), number("block_count") - mtp_blocks
     heads = kv_heads = head_dim = 0
     recurrent: tuple[bool, ...] = (arch == "mamba2",)
     if arch != "mamba2":
         heads = number("attention.head_count")
         has_length = f"{arch}.attention.key_length" in file.values
         head_dim = number("attention.key_length") if has_length else width // heads
+        recurrent = tuple(f"blk.{i}.ssm_out.weight" in file.tensors for i in range(blocks))
         if arch == "granitehybrid":  # its number of key/value heads is a list
-            recurrent = tuple(f"blk.{i}.ssm_in.weight" in file.tensors for i in range(blocks))
             keys = [shape for name, shape in shapes.items() if name.endswith("attn_k.weight")]
             kv_heads = keys[0][0] // head_dim if keys and keys[0] else 1
         else:
@@ -193,7 +234,8 @@ def read_layout(file: GGUFFile) -> Layout:
         tied="output.weight" not in file.tensors,
         arch=arch,
         experts=number("expert_count") if is_mixture else 0,
-        recurrent=recurrent,
+        recurrent=recurrent if any(recurrent) else (False,),
+        mtp_blocks=mtp_blocks,
     )
     if any(recurrent):
         sizes = ("inner_size", "time_step_rank", "state_size", "group_count", "conv_kernel")
@@ -217,7 +259,7 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
         empty = replace(wider, blocks=blocks, feed_forward=0)
         layout, ratio = empty, 0.0
         if source.feed_forward:
-            each = 3 * wider.width * blocks * max(1, source.experts)
+            each = 3 * wider.width * (blocks + source.mtp_blocks) * max(1, source.experts)
             wanted = (parameters - empty.parameters) / each
             feed_forward = max(source.feed_forward, round(wanted / 64) * 64)
             layout = replace(empty, feed_forward=feed_forward)
