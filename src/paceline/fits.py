@@ -85,6 +85,8 @@ EXCLUSIONS = (
               "them in a repository of their own, whose name ends in -MTP-GGUF", mtp=ABSENT),
     Exclusion((MTP,), "the weights of the target's layers for multi-token prediction (MTP) were left out of "
               "its file: a repository whose name ends in -MTP-GGUF may have them", mtp=STRIPPED),
+    Exclusion((MTP,), "the target's layers for multi-token prediction (MTP) are in a file of their own, its "
+              "assistant: give it (-md mtp-gemma-4-*.gguf)", mtp=SEPARATE),
     Exclusion((MTP,), "this llama.cpp cannot compute the MTP layers of the target's architecture",
               mtp=NO_GRAPH),
     Exclusion((EXPERT_VIEW, LOSSY_EXPERTS), "the target is no mixture of experts, or does not say how many a "

@@ -86,9 +86,14 @@ def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | Non
             undo.push(opened.pop_all())
         return models
     except ModelError as error:
-        to_stderr(f"multi-token prediction (MTP) is not used: {error}")
-    settings = {**plan.settings, "mtp": False}
-    return _open_models(replace(plan, draft=None, kind="", settings=settings), undo)
+        reason = str(error)
+    models = _open_models(without_mtp(plan), undo)
+    to_stderr(f"multi-token prediction (MTP) is not used: {reason}")
+    return models
+
+
+def without_mtp(plan: LoadPlan) -> LoadPlan:
+    return replace(plan, draft=None, kind="", settings={**plan.settings, "mtp": False})
 
 
 def _open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:

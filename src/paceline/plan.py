@@ -71,6 +71,8 @@ def resolve(options: LoadOptions) -> LoadPlan:
             "file as its draft (-md)"
         )
     draft, confidence = open_confidence(draft)
+    if draft is None and drafts_itself(target, options):
+        draft = Path(MTP_VIEW)
     kind = "" if draft is None else kind_of(draft)
     check_inputs(options, kind, options.drafting)
     if draft is not None:
@@ -79,8 +81,6 @@ def resolve(options: LoadOptions) -> LoadPlan:
         if kind == DRAFT and backend_name(draft) == LLAMA_CPP:
             require_gguf_path(draft)
     settings = engine_settings(options.engine, target)
-    if draft is None and drafts_itself(target, options, settings):
-        draft, kind = Path(MTP_VIEW), MTP
     quality = options.quality
     if quality.experts:
         require_fit(f"lossy experts: {target}", LOSSY_EXPERTS, header_traits(target))
@@ -102,13 +102,13 @@ def model_files(
     return zoo.target_path(), zoo.draft_path() if found is None and users(drafters, DRAFT) else found
 
 
-def drafts_itself(target: Path, options: LoadOptions, settings: Mapping[str, Any]) -> bool:
+def drafts_itself(target: Path, options: LoadOptions) -> bool:
     """Return whether `auto` can use the target's own layers for multi-token prediction."""
     if AUTO not in options.drafting.drafters or options.target is None or backend_name(target) != LLAMA_CPP:
         return False
-    if options.engine.exact_greedy and not settings["kernels"]:
+    if options.engine.exact_greedy and not resolve_kernels(target, options.engine.kernels):
         return False  # passes of one shape are for a model's chains
-    return header_traits(target).mtp == USABLE
+    return target.is_file() and header_traits(target).mtp == USABLE
 
 
 def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:

@@ -16,10 +16,12 @@ from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafters.compose import learners
 from paceline.drafts import open_confidence, open_draft
-from paceline.loading import load_plan
+from paceline.fits import MTP
+from paceline.loading import load_plan, without_mtp
 from paceline.plan import resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import Drafting, LoadOptions
+from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
@@ -38,11 +40,18 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
         self._draft_path, self._confidence = open_confidence(draft)
         self.keep_prompts = keep_prompts
         self._plan = plan = resolve(replace(given, draft=self._draft_path))
-        self._draft_path = plan.draft
+        self._draft_path = plan.draft if draft is None else self._draft_path
         if not plan.selects_prompt_tokens:  # else it does so for all methods
             plan = replace(plan, draft=None, kind="")
         drafting = Drafting(drafters=("none",), n_draft=given.drafting.n_draft)
-        self.plain = load_plan(replace(plan, options=replace(given, drafting=drafting, corpora=())))
+        plan = replace(plan, options=replace(given, drafting=drafting, corpora=()))
+        try:
+            self.plain = load_plan(plan)
+        except ModelError as error:
+            if self._plan.kind != MTP or draft is not None:
+                raise
+            self.plain, self._draft_path = load_plan(without_mtp(plan)), None
+            to_stderr(f"multi-token prediction (MTP) is not used: {error}")
         self._corpora = Corpora.find(given.corpora, self.plain.target.vocab)
         self._draft = self.plain.draft
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model

@@ -139,12 +139,14 @@ def costs_of(
 
 def expected_of_mtp(model: Path, costs: DecodingCosts | None) -> list[float] | None:
     """Return the least and the most that the model's own layers for multi-token prediction may gain."""
+    from paceline.backends.registry import backend_name
     from paceline.doctor.draft_advice import COMPARED_CONTEXT, expected_speedups
-    from paceline.fits import USABLE
+    from paceline.fits import LLAMA_CPP, USABLE
     from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import model_path
 
-    facts = read_model_facts(model_path(model), tokens=False)
+    if backend_name(model) != LLAMA_CPP:
+        return None
+    facts = read_model_facts(model, tokens=False)
     return expected_speedups(costs, facts.mtp_cost, COMPARED_CONTEXT) if facts.mtp == USABLE else None
 
 

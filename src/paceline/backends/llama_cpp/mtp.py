@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
     from paceline.backends.llama_cpp.target import LlamaTarget
 
-MAX_ROWS = 512  # of a pass
+MAX_ROWS, MAX_OUTPUTS = 512, 256  # of a pass, and those of them with logits
 MAX_BRANCHES = 64
 NO_SEQUENCE = -1
 SHARED_HEAD = "blk.{}.nextn.shared_head_head.weight"
@@ -141,7 +141,7 @@ class MtpDraft(HeadBase):
         self.max_depth = self.heads if self.heads > 1 else caps.n_ctx
         self.caps = replace(
             caps,
-            max_branches=MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1,
+            max_branches=1 + MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1,
             rollback="free",
             max_batch_tokens=MAX_ROWS,
             max_prefill_tokens=MAX_ROWS,
@@ -154,10 +154,10 @@ class MtpDraft(HeadBase):
         self._narrow = self._model.architecture in NARROW_OUTPUTS
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
         # Closed sessions keep their rows, for texts that begin with theirs.
-        mains = 2 * caps.max_sessions
+        mains = min(2 * caps.max_sessions, binding.MAX_SEQUENCES - MAX_BRANCHES)
         self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
-        self._batch = Batch(MAX_ROWS, MAX_ROWS, target.vocab.size, self.width)
+        self._batch = Batch(MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width)
         self.vocabulary: ReducedVocabulary | None = None
         self.open_context()
         self.vocabulary = self._reduced_vocabulary()
@@ -169,8 +169,8 @@ class MtpDraft(HeadBase):
             self.path,
             self._settings,
             n_ctx=self._cells,
-            sequences=2 * self.caps.max_sessions + MAX_BRANCHES,
-            rows=MAX_ROWS,
+            sequences=min(2 * self.caps.max_sessions + MAX_BRANCHES, binding.MAX_SEQUENCES),
+            rows=MAX_OUTPUTS,
             n_batch=MAX_ROWS,
             changes=[self._as_draft],
             layers=self.heads,
@@ -224,7 +224,8 @@ class MtpDraft(HeadBase):
     def take_sequence(self) -> int:
         """Return a free sequence, or that of a closed session. Raises BusyError if there is none."""
         if not self._free:
-            closed = next((session for session in self._sessions if not session.tokens), None)
+            owners = (one for one in self._sessions if not one.tokens and one.sequence != NO_SEQUENCE)
+            closed = next(owners, None)
             if closed is None:
                 raise BusyError(f"{self.path}: all sessions of its MTP layers are in use")
             closed.drop()
@@ -236,11 +237,11 @@ class MtpDraft(HeadBase):
         self.truncate(sequence, 0)
         self._free.append(sequence)
 
-    def take_branch(self, source: int, end: int) -> int:
-        """Return a sequence that shares the first `end` cells of another."""
-        branch = self._free_branches.pop()
-        binding.llama_cpp().llama_memory_seq_cp(self.memory, source, branch, 0, end)
-        return branch
+    def take_branch(self, source: int, end: int, branches: list[int]) -> int:
+        """Return a sequence that shares the first `end` cells of another, and add it to `branches`."""
+        branches.append(self._free_branches.pop())
+        binding.llama_cpp().llama_memory_seq_cp(self.memory, source, branches[-1], 0, end)
+        return branches[-1]
 
     def release_branches(self, branches: list[int]) -> None:
         for branch in branches:
@@ -338,12 +339,17 @@ class MtpSession(HeadSession):
         self._goal: DraftTree | None = None
         self._left = self.computed = 0  # rows of the text to compute, and rows computed in this pass
         self._noted = 0  # tokens that the draft vocabulary has seen
+        self._observed = False  # unlike sessions of measurements, whose tokens are no text
         self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
 
     @property
     def cells(self) -> int:
         """Cells in use."""
         return self._next - self._first + len(self._rows)
+
+    def observe(self, start: int, features: Any) -> None:
+        self._observed = True
+        super().observe(start, features)
 
     def rewind(self, n: int) -> None:
         super().rewind(n)
@@ -358,12 +364,10 @@ class MtpSession(HeadSession):
 
     def begin_pass(self, tree: DraftTree | int) -> int:
         """Note what to compute; return the first new row."""
-        if self._head.vocabulary is not None:
+        if self._head.vocabulary is not None and self._observed:
             self._head.vocabulary.observe(self.tokens[self._noted :], generated=self._noted > 0)
             self._noted = len(self.tokens)
-        if self.sequence == NO_SEQUENCE:
-            self.sequence = self._head.take_sequence()
-            self._release = weakref.finalize(self, self._head.release, self.sequence, self._branches)
+        self._require_sequence()
         self.computed = first = 0
         if isinstance(tree, int):
             self.require_pending(tree)
@@ -374,6 +378,12 @@ class MtpSession(HeadSession):
         first = self.begin(tree)
         self._left, self._goal = self.pending_tokens if first == 0 else 0, tree
         return first
+
+    def _require_sequence(self) -> None:
+        if self.sequence == NO_SEQUENCE:
+            sequence = self._head.take_sequence()
+            self._release = weakref.finalize(self, self._head.release, sequence, self._branches)
+            self.sequence = sequence
 
     def end_pass(self) -> list[NDArray[np.float32]]:
         """Return the logits of the root and of all nodes."""
@@ -450,8 +460,8 @@ class MtpSession(HeadSession):
         parent = tree.parents[node]
         sequence = self.sequence if parent == ROOT else self._sequences[parent]
         if parent in tree.parents[:node]:
-            sequence = self._head.take_branch(sequence, self._next - self._first + depth)
-            self._branches.append(sequence)
+            end = self._next - self._first + depth
+            sequence = self._head.take_branch(sequence, end, self._branches)
         self._sequences.append(sequence)
         return sequence
 

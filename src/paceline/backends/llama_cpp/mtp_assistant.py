@@ -22,6 +22,7 @@ from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import DraftTree
+from paceline.system.identity import file_fingerprint
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.target import LlamaTarget
@@ -52,6 +53,9 @@ class AssistantDraft(MtpDraft):
     def description(self) -> str:
         return f"{binding.description(self._model.pointer)} (MTP)"
 
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "model": file_fingerprint(self.path)}
+
     def open(self, beside: Session | None = None) -> AssistantSession:
         return AssistantSession(self, self.caps.n_ctx, beside)
 
@@ -67,7 +71,8 @@ class AssistantDraft(MtpDraft):
 def _check_target(path: Path, target: LlamaTarget) -> None:
     """llama.cpp would read the target's cells beyond their bounds."""
     own, other = (read_parts(file, tokens=False)[0] for file in (path, target.path))
-    shapes = [_cache_shape(own, layer) for layer in range(own.number("gemma4-assistant.block_count"))]
+    layers = min(own.number("gemma4-assistant.block_count"), len(own.tensors))
+    shapes = [_cache_shape(own, layer) for layer in range(layers)]
     if (
         target.model.architecture != "gemma4"
         or own.number("gemma4-assistant.embedding_length_out") != target.hidden_size
@@ -101,6 +106,9 @@ class AssistantSession(MtpSession):
     def pending_tokens(self) -> int:
         return 0
 
+    def _require_sequence(self) -> None:
+        """Do nothing: the rows are in the target's sequence."""
+
     def observe(self, start: int, features: Any) -> None:
         if start + len(features) > self._known:
             self._state, self._known = features[-1, 0], start + len(features)
@@ -110,7 +118,8 @@ class AssistantSession(MtpSession):
         self.tokens, self._known = [], 0
 
     def next_rows(self, room: int) -> list[Row]:
-        place, sequence = len(self.tokens) - 1, 0
+        # Without a target's session, the target's last sequence is free.
+        place, sequence = len(self.tokens) - 1, self._head.inner.cache.n_sequences - 1
         if self.beside is not None:
             slot = self.beside.slot
             place, sequence = slot.position(len(slot.cached)), slot.sequence

@@ -94,12 +94,13 @@ class LlamaServer:
         self.name = name
         self._command = tuple(command)
         types, port = spec_types(method), free_port()
+        # Layers for multi-token prediction (draft-mtp) may have a file of their own (Gemma 4).
+        is_file = draft is not None and draft.is_file()
+        used = draft if needs_draft(types) or (SELF_DRAFTING in types and is_file) else None
         self.url = f"http://{LOCAL}:{port}"
         argv = [
             *command,
-            *model_arguments(
-                target, draft if needs_draft(types) else None, n_ctx=n_ctx * parallel, **settings
-            ),
+            *model_arguments(target, used, n_ctx=n_ctx * parallel, **settings),
             *speculation_arguments(types, n_draft, p_min),
             *("-np", str(parallel), "--cache-ram", "0", "--host", LOCAL, "--port", str(port)),
             *extra,

@@ -109,12 +109,13 @@ def method_for(engine: str, request: EngineRequest) -> str:
         if names != "auto" and any(DRAFT in row.uses for row in request.drafting.rows):
             raise UsageError(f"--draft {names} needs a draft model: give one (-md)")
         return COPIES
-    if names not in ("auto", "model"):
+    kind = draft_kind(strip_prefix(request.draft))
+    if names not in ("auto", MTP if kind == MTP else "model"):
         raise UsageError(
             f"{engine} drafts by one method at a time, and {names} with a draft model is another: use "
             "--draft model, or leave out -md"
         )
-    return draft_kind(strip_prefix(request.draft))
+    return kind
 
 
 def strip_prefix(text: str) -> str:
@@ -144,6 +145,8 @@ def is_gguf(name: str) -> bool:
 def draft_kind(draft: str) -> str:
     """Return draft_model, eagle, eagle3, dflash or dspark, by config.json or, as vLLM, by the name.
     Raises UsageError for a damaged config.json."""
+    if "mtp-gemma" in Path(draft).name.lower():
+        return MTP
     path = Path(draft) / "config.json"
     if path.is_file():
         try:

@@ -27,6 +27,7 @@ MTP_ARCHS = frozenset(
         *("mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35"),
     }
 )
+ASSISTANT_ARCH = "gemma4-assistant"  # MTP layers in a file of their own
 SOMETIMES_MTP = frozenset({"cohere2moe", "deepseek2", "nemotron_h_moe"})  # models without are whole, too
 
 

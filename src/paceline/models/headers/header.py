@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers.facts import (
+    ASSISTANT_ARCH,
     MTP_ARCHS,
     RECURRENT,
     SOMETIMES_MTP,
@@ -34,6 +35,7 @@ _ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
 _ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"} | {word: word for word in _SAME}
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
+_LAYER = re.compile(r"blk\.(\d{1,9})\.")
 _MAX_ARCH_CHARACTERS = 64  # of an architecture's name
 _MAX_PER_LAYER_ARRAY = 1 << 14  # elements; longer arrays belong to the vocabulary
 _MAX_LAYERS = 1 << 16
@@ -163,6 +165,8 @@ def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
 
 def _mtp_layers(first: GGUFHeader, arch: str) -> range:
     end = first.number(f"{arch}.block_count")
+    if end > _MAX_LAYERS:
+        return range(0)
     return range(max(0, end - first.number(f"{arch}.nextn_predict_layers")), end)
 
 
@@ -175,8 +179,8 @@ def mtp_cost(parts: Sequence[GGUFHeader], arch: str) -> float:
         for tensor in part.tensors
     }
     output = read.get("output.weight", read.get("token_embd.weight", 0.0))
-    layers = tuple(f"blk.{layer}." for layer in _mtp_layers(parts[0], arch))
-    own = sum(n for name, n in read.items() if name.startswith(layers)) if layers else 0.0
+    layers = _mtp_layers(parts[0], arch)
+    own = sum(n for name, n in read.items() if (of := _LAYER.match(name)) and int(of[1]) in layers)
     total = sum(read.values()) - own - read.get("token_embd.weight", 0.0) * ("output.weight" in read)
     return (own / len(layers) + output) / total if own and total > 0 else 0.0
 
@@ -185,7 +189,7 @@ def is_assistant(path: Path) -> bool:
     """Return whether a GGUF file only has layers for multi-token prediction that read another model's cache.
     Its first key is the architecture; nothing else is read."""
     with suppress(ModelError), open_regular_file(path) as file:
-        return b"gemma4-assistant" in file.read(96)
+        return ASSISTANT_ARCH.encode() in file.read(96)
     return False
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models import zoo
-from paceline.models.headers.facts import HEAD_ARCHS, ModelFacts
+from paceline.models.headers.facts import ASSISTANT_ARCH, HEAD_ARCHS, ModelFacts
 from paceline.models.headers.header import read_model_facts, split_part_paths
 from paceline.models.headers.plain_file import read_json
 from paceline.models.stores import hub_cache, ollama_store
@@ -152,6 +152,8 @@ def _is_head(path: Path) -> bool:
 
 def _no_model(facts: ModelFacts) -> str:
     """Return why a file cannot be run; empty for a model."""
+    if facts.arch == ASSISTANT_ARCH:
+        return "is an assistant of Gemma 4, which drafts for it (-md)"
     if facts.arch == "clip":
         return "is a projector for pictures or sound, no model"
     if facts.format == "hf":
