@@ -87,7 +87,7 @@ class Context:
 
 class Driver:
     """One text in the layers, as llama.cpp's common_speculative_impl_draft_mtp (common/speculative.cpp) has
-    it, but for the row of the first token, which no hidden state precedes: rows begin with the second."""
+    it: the first token has a state of zeros."""
 
     def __init__(self, target: LlamaTarget, layers: int) -> None:
         self.context, self.layers = Context(target, mtp=True), layers

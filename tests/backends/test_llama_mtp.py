@@ -147,7 +147,7 @@ def test_tokens_whose_states_were_not_shown_are_left_out(draft: mtp.MtpDraft) ->
     assert session.is_ready
     n = session.cells
     found = rows(draft, session)
-    assert session.cells == n + len(TEXT) - 1 - 20
+    assert session.cells == n + len(TEXT) - 1 - 20  # and the row of the first token
     late = rows(draft, session_of(draft, TEXT, start=20))
     assert not np.array_equal(found, late)  # the first tokens are in the cache
 
@@ -181,7 +181,7 @@ def test_closed_sessions_give_way_to_open_ones(target: LlamaTarget, monkeypatch:
         closed.close()
         again = session_of(draft, TEXT)
         expected = rows(draft, again, FOUR)
-        assert closed.cells == len(TEXT) - 1
+        assert closed.cells == len(TEXT)
         other = session_of(draft, TEXT[::-1])
         rows(draft, other)
         assert closed.cells == 0

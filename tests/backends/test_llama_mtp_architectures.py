@@ -52,7 +52,7 @@ class World:
     def driver(self, text: Sequence[int], states: np.ndarray) -> Driver:
         """The driver of a text whose root is its last token."""
         driver = Driver(self.target, self.layers)
-        driver.process(text[1:-1], states[: len(text) - 2], 0)
+        driver.process(text[:-1], [np.zeros_like(states[0]), *states[: len(text) - 2]], 0)
         return driver
 
     def session(self, text: Sequence[int], states: np.ndarray) -> MtpSession:
@@ -112,7 +112,7 @@ def test_a_target_that_shows_states_has_the_rows_of_one_without_the_layers(world
 
 def test_a_chain_of_drafts_is_the_drivers(world: World) -> None:
     states, drafted = world.states(TEXT), DRAFTED[: world.draft.max_depth - 1]
-    expected = world.driver(TEXT, states).draft(TEXT[-1], states[-2], len(TEXT) - 2, drafted)
+    expected = world.driver(TEXT, states).draft(TEXT[-1], states[-2], len(TEXT) - 1, drafted)
     session = world.session(TEXT, states)
     assert close(world.rows(session, chain(drafted, "test")), expected)
     for n in range(len(drafted) + 1):  # a token at a time
@@ -128,11 +128,11 @@ def test_accepted_tokens_are_computed_again_with_the_targets_states(world: World
     driver = world.driver(TEXT, states)
     session = world.session(TEXT, states)
     world.rows(session, chain(DRAFTED[: world.draft.max_depth - 1], "test"))
-    driver.draft(TEXT[-1], states[root], root, DRAFTED[: world.layers])
+    driver.draft(TEXT[-1], states[root], root + 1, DRAFTED[: world.layers])
     session.extend([*DRAFTED, BONUS])
     session.observe(len(TEXT) - 1, states[len(TEXT) - 1 : -1, None])
-    driver.process(text[len(TEXT) - 1 : -1], states[root : len(text) - 2], root)
-    expected = driver.draft(BONUS, states[-2], len(text) - 2, DRAFTED[:1])
+    driver.process(text[len(TEXT) - 1 : -1], states[root : len(text) - 2], root + 1)
+    expected = driver.draft(BONUS, states[-2], len(text) - 1, DRAFTED[:1])
     assert close(world.rows(session, chain(DRAFTED[:1], "test")), expected)
     session.close()
 
@@ -144,7 +144,7 @@ def test_two_sessions_together_have_the_rows_of_each_alone(world: World) -> None
     outs = world.draft.forward(list(zip(sessions, drafts, strict=True)), NO_OUTPUTS)
     for text, own, tree, out in zip(texts, states, drafts, outs, strict=True):
         driver = world.driver(text, own)
-        assert close(table(out, tree), driver.draft(text[-1], own[-2], len(text) - 2, tree.tokens))
+        assert close(table(out, tree), driver.draft(text[-1], own[-2], len(text) - 1, tree.tokens))
     for session in sessions:
         session.close()
 
@@ -157,7 +157,7 @@ def test_branches_of_a_tree_are_the_chains_of_their_nodes(world: World) -> None:
     rows = world.rows(session, TREE)
     for node in range(len(TREE)):
         driver = world.driver(TEXT, states)
-        expected = driver.draft(TEXT[-1], states[-2], len(TEXT) - 2, TREE.path_tokens(node))
+        expected = driver.draft(TEXT[-1], states[-2], len(TEXT) - 1, TREE.path_tokens(node))
         assert close(rows[node + 1], expected[-1])
     session.close()
 

@@ -328,7 +328,8 @@ class MtpDraft(HeadBase):
 
 
 class MtpSession(HeadSession):
-    """A text in the layers: a sequence of their cache, and branches for drafted trees."""
+    """A text in the layers: a sequence of their cache, and branches for drafted trees.
+    A row's position is one more than its number, since a row without a state goes first."""
 
     _head: MtpDraft
 
@@ -338,14 +339,17 @@ class MtpSession(HeadSession):
         self._branches, self._sequences = list[int](), list[int]()  # in use, and those of the nodes
         self._goal: DraftTree | None = None
         self._left = self.computed = 0  # rows of the text to compute, and rows computed in this pass
+        self._no_state = np.zeros(draft.width, np.float32)
         self._noted = 0  # tokens that the draft vocabulary has seen
         self._observed = False  # unlike sessions of measurements, whose tokens are no text
         self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
+        # As in llama.cpp's own drafts, a row of the first token goes first, which no state precedes.
+        self._has_lead = self._leads = False  # it is computed; it is in this pass
 
     @property
     def cells(self) -> int:
         """Cells in use."""
-        return self._next - self._first + len(self._rows)
+        return self._has_lead + self._next - self._first + len(self._rows)
 
     def observe(self, start: int, features: Any) -> None:
         self._observed = True
@@ -406,14 +410,19 @@ class MtpSession(HeadSession):
     def next_depth(self) -> int:
         """Depth of the next rows: 0 for the root, and for the text unless several layers compute it."""
         known = len(self._rows) - 1
-        if self._left:
+        if self._left or not self._has_lead:
             return -1 if self._head.heads > 1 else 0
         return 0 if known < 0 or self._goal is None else self._goal.depths()[known]
 
     def next_rows(self, room: int) -> list[Row]:
         """Return the next rows, at most `room`: those of the text and the root, or a level of the tree."""
-        start = self._next - self._first
+        start = 1 + self._next - self._first
         if not self._rows:
+            self._leads, lead = not self._has_lead, list[Row]()
+            if self._leads:
+                lead, room = [Row(self.tokens[self._next], self._no_state, 0, self.sequence, False)], room - 1
+                if self._head.heads > 1:
+                    return lead
             n, at = min(self._left, room), self._next + 1
             # Several layers each compute the text, and only the first one the root.
             with_root = (
@@ -421,7 +430,7 @@ class MtpSession(HeadSession):
             )
             tokens = self.tokens[at : at + n] + ([self.tokens[-1]] if with_root else [])
             states = self._features(len(tokens))[:, 0]
-            return [
+            return lead + [
                 Row(token, state, start + i, self.sequence, i == n)
                 for i, (token, state) in enumerate(zip(tokens, states, strict=True))
             ]
@@ -460,7 +469,7 @@ class MtpSession(HeadSession):
         parent = tree.parents[node]
         sequence = self.sequence if parent == ROOT else self._sequences[parent]
         if parent in tree.parents[:node]:
-            end = self._next - self._first + depth
+            end = 1 + self._next - self._first + depth
             sequence = self._head.take_branch(sequence, end, self._branches)
         self._sequences.append(sequence)
         return sequence
@@ -468,7 +477,8 @@ class MtpSession(HeadSession):
     def take(self, computed: int, states: NDArray[np.float32], logits: NDArray[np.float32]) -> None:
         """Count rows, and take the outputs of those that have some."""
         self.computed += computed
-        n = min(self._left, computed)
+        n = min(self._left, computed - self._leads)
+        self._has_lead, self._leads = self._has_lead or self._leads, False
         if n:
             self._advance(n)
             self._left -= n
@@ -485,4 +495,5 @@ class MtpSession(HeadSession):
     def _truncate(self, n: int) -> None:
         self._head.release_branches(self._branches)
         self._sequences, self._outputs = [], []
-        self._head.truncate(self.sequence, n)
+        self._has_lead = self._has_lead and n > 0
+        self._head.truncate(self.sequence, n and 1 + n)
