@@ -44,9 +44,8 @@ from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.backends.speculative_prefill import look_ahead
 from paceline.backends.views import ModelView
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session, SessionBatch
 from paceline.speculative.request import MAX_FUSED_PREFILL
-from paceline.speculative.tree import DraftTree
 from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
@@ -299,9 +298,7 @@ class LlamaTarget:
             self.context = self._decoder.context = None
             self.cache.reset(None)
 
-    def forward(
-        self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[LlamaForward]:
+    def forward(self, batch: SessionBatch[LlamaSession], want: RequiredOutputs) -> list[LlamaForward]:
         self._require_open()
         if self._stop:
             want = RequiredOutputs(layers=(self._stop,))

@@ -77,10 +77,8 @@ class HfForward(LogitsOutput):
         self._place(rows.stop - 1)
         logits = self._rows[begin : begin + len(rows)].float()
         ids = top_k_rows(logits, k)
-        values = logits.gather(-1, torch.from_numpy(ids).to(logits.device)) - logits.logsumexp(
-            -1, keepdim=True
-        )
-        return ids, values.cpu().numpy()
+        chosen = logits.gather(-1, torch.from_numpy(ids).to(logits.device))
+        return ids, (chosen - logits.logsumexp(-1, keepdim=True)).cpu().numpy()
 
 
 def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:

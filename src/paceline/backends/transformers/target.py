@@ -73,6 +73,7 @@ from paceline.speculative.interfaces import (
     PromptSelector,
     RequiredOutputs,
     Session,
+    SessionBatch,
 )
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
@@ -304,9 +305,7 @@ class HfTarget:
         self._model = None
         self._slots = CacheSlots(0, list)
 
-    def forward(
-        self, batch: Sequence[tuple[HfSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[HfForward]:
+    def forward(self, batch: SessionBatch[HfSession], want: RequiredOutputs) -> list[HfForward]:
         self._require_open()
         if want.layers:
             check_layers(want.layers, self.layers, self.path)

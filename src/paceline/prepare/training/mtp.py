@@ -35,12 +35,7 @@ from paceline.models.headers.gguf_file import (
 from paceline.plan import resolve
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.gguf_files import (
-    llama_names,
-    read_shape,
-    tensor,
-    written,
-)
+from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
 from paceline.prepare.training.plan import TrainingPlan, mtp_file
 from paceline.prepare.training.recipe import make_batch
 from paceline.prepare.training.recipes import Eagle3Recipe

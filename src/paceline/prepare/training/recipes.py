@@ -301,9 +301,7 @@ class KangarooRecipe(ExitRecipe):
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
         layer = {name: value for name, value in layer.items() if "attn" in name or "input" in name}
-        layer["layers.0.self_attn.o_proj.weight"] = torch.zeros(
-            self.shape.hidden, self.shape.heads * self.shape.head_dim
-        )
+        layer["layers.0.self_attn.o_proj.weight"].zero_()
         return {**layer, "norm.weight": self.final_norm(output), "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
