@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,14 +19,36 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
 
-def make_token_trie(vocab: Vocab, added: Collection[int]) -> TokenTrie:
-    """Return the tokens that grammars are matched with.
-    added: tokens added to the vocabulary. Those that look like control tokens (<think>) count as no text."""
-    pieces = [vocab.piece(token) for token in range(vocab.size)]
-    for token in added:
-        if pieces[token].startswith(b"<") and pieces[token].endswith(b">"):
-            pieces[token] = b""
-    return TokenTrie(pieces, vocab.eos)
+class LoadedTarget(ABC):
+    """What the targets of these backends have in common."""
+
+    path: Path
+    vocab: Vocab
+    prompt_selector: PromptSelector | None = None
+    _change = ""  # of the model itself
+
+    @property
+    @abstractmethod
+    def text(self) -> Any:
+        """See Backend."""
+
+    @property
+    def modification(self) -> str:
+        selector = self.prompt_selector
+        return ", ".join(filter(None, [self._change, selector.description if selector is not None else ""]))
+
+    @property
+    def origin(self) -> str:
+        return f"{self.path} {self.modification}".rstrip()
+
+    @cached_property
+    def token_trie(self) -> TokenTrie:
+        """See Backend. Added tokens that look like control tokens (<think>) count as no text."""
+        pieces = [self.vocab.piece(token) for token in range(self.vocab.size)]
+        for token in self.text.added_tokens():
+            if pieces[token].startswith(b"<") and pieces[token].endswith(b">"):
+                pieces[token] = b""
+        return TokenTrie(pieces, self.vocab.eos)
 
 
 def parameters(n: int) -> str:
@@ -64,11 +87,6 @@ def check_experts(n: int, used: int, experts: int, path: Path) -> None:
 def describe_experts(n: int, used: int) -> str:
     """Return the `modification` of a mixture that uses `n` experts instead of `used`."""
     return f"with {n} experts a token instead of {used}"
-
-
-def describe_changes(parts: str, selector: PromptSelector | None) -> str:
-    """Return a target's `modification`. parts: changes of the model itself, or ""."""
-    return ", ".join(filter(None, [parts, selector.description if selector is not None else ""]))
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:

@@ -7,7 +7,7 @@ arXiv:2504.18583)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
 from paceline.prepare.training.evaluate import Acceptance, walk
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
 from paceline.prepare.training.recipe import Recipe, TrainingBatch, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
@@ -109,9 +109,7 @@ class DraftRecipe(Recipe):
         outputs = network.outputs(batch.tokens, document_mask(batch.document))[rows]
         return self.sampled_loss([outputs], network.embedding, [batch.at(rows)])
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
         depth = min(n_draft, self.config.depth or n_draft)
 

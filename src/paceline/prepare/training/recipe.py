@@ -20,7 +20,7 @@ from paceline.heads.files import write_head
 from paceline.heads.session import SESSIONS
 from paceline.heads.target import sample_tokens
 from paceline.prepare.training.evaluate import Acceptance, draft_along, walk
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.plan import TrainingOptions
 from paceline.speculative.errors import ModelError
 from paceline.speculative.tree import chain
@@ -191,9 +191,7 @@ class Recipe(ABC):
     def network(self, weights: Mapping[str, Any]) -> Any:
         return self.network_class(self.config, weights)
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """Return the acceptance on held-out answers, which the sessions that decoding uses draft along.
         weights, embedding: numpy arrays."""
         head = self.network(weights)

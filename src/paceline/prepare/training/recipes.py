@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from paceline.prepare.training.evaluate import (
     acceptance_of_drafts,
     fit_temperature,
 )
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.recipe import (
     Recipe,
     StepsCache,
@@ -223,9 +223,7 @@ class ExitRecipe(Recipe):
     def network(self, weights: Mapping[str, Any]) -> Any:
         return self.network_class(replace(self.config, exits=()), weights)
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
         network, some = self.network(weights), list(sequences)
         drafts, facts = list[Drafts](), list[ExitFacts]()
