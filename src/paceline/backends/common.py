@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paceline.speculative.errors import BusyError, UsageError
-from paceline.speculative.interfaces import PromptSelector
+from paceline.speculative.forward_output import LogitsOutput, row_index
+from paceline.speculative.interfaces import NO_FEATURES, Features, PromptSelector, RequiredOutputs
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.sessions import common_prefix as common_prefix
 from paceline.speculative.tree import DraftTree
@@ -147,6 +148,26 @@ def free_slots(slots: Sequence[S]) -> list[S]:
     if not free:
         raise BusyError(f"all {len(slots)} sessions of this model are in use: close a running stream first")
     return free
+
+
+class PassOutput(LogitsOutput):
+    """Rows `first`, `first + 1`, ... of a session. is_last: returns true until the target's next pass."""
+
+    def __init__(
+        self,
+        is_last: Callable[[], bool],
+        rows: Any,
+        first: int,
+        computed: int,
+        want: RequiredOutputs,
+        features: Features = NO_FEATURES,
+    ) -> None:
+        self._is_last, self._rows, self._first = is_last, rows, first
+        top = self.top_k(range(first, first + len(rows)), want.top_k)
+        super().__init__(computed, features if top is None else replace(features, top_k=top))
+
+    def _place(self, row: int) -> int:
+        return row_index(row, range(self._first, self._first + len(self._rows)), self._is_last())
 
 
 class CachedSession(TreeSession, Generic[S]):

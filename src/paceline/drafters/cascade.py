@@ -50,12 +50,7 @@ class CascadeDrafter(ComposedDrafter):
     """A draft model with a copier. cost: pass costs of the draft model; for the rest see ModelDrafter."""
 
     def __init__(
-        self,
-        draft: Target,
-        n_vocab: int,
-        copier: Copier,
-        cost: PassCosts | None = None,
-        **settings: Any,
+        self, draft: Target, n_vocab: int, copier: Copier, cost: PassCosts | None = None, **settings: Any
     ) -> None:
         self._copier = copier
         ahead = CascadeTarget(draft, copier, cost or DEFAULT_COSTS)

@@ -28,7 +28,6 @@ from paceline.backends.llama_cpp.draft_vocab import MIN_VOCAB, ReducedVocabulary
 from paceline.backends.llama_cpp.extras import Hidden, PassExtra
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.heads.config import HeadConfig, TargetFacts
-from paceline.heads.decoder import LayerShape
 from paceline.heads.draft_base import MAX_BRANCHES, MAX_ROWS, DraftForward, HeadBase
 from paceline.heads.session import HeadSession, next_level
 from paceline.speculative.errors import BusyError, ModelError, UsageError
@@ -132,8 +131,6 @@ class MtpDraft(HeadBase):
         self.config = HeadConfig(
             kind=self.kind,
             target=TargetFacts(layers=target.layers, hidden=self.width, vocab=target.vocab.size),
-            shape=LayerShape(self.width, 1, 1, 1, 0),
-            draft_vocab=target.vocab.size,
             layer_ids=(target.layers + 1,),
         )
         self.max_depth = self.heads if self.heads > 1 else caps.n_ctx

@@ -95,14 +95,11 @@ class DraftRecipe(Recipe):
             if len(self.base.weights["embed_tokens.weight"]) != self.target.vocab:
                 raise VocabError("the draft model to begin with has another vocabulary than the target")
             return {name: torch.tensor(value) for name, value in self.base.weights.items()}
-        shape, out = self.draft_shape, dict[str, Any]()
+        shape = self.draft_shape
+        out = {"embed_tokens.weight": principal_components(embedding, shape.hidden)}
         for i in range(self.n_layers):
             out |= layer_weights(shape, f"layers.{i}.", shape.hidden, qk_norm=False)
-        return {
-            "embed_tokens.weight": principal_components(embedding, shape.hidden),
-            **out,
-            "norm.weight": torch.ones(shape.hidden),
-        }
+        return {**out, "norm.weight": torch.ones(shape.hidden)}
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         rows = batch.answered
@@ -139,10 +136,8 @@ class DraftRecipe(Recipe):
             name = f"Draft for {target.name}"
             write_llama(folder / FILE, shape, self.n_layers, weights, name, source)
             return
-        write_safetensors(
-            folder / "model.safetensors",
-            {f"model.{name}": np.asarray(w, np.float32) for name, w in weights.items()},
-        )
+        named = {f"model.{name}": np.asarray(w, np.float32) for name, w in weights.items()}
+        write_safetensors(folder / "model.safetensors", named)
         for pattern in TOKENIZER_FILES:
             for file in source.glob(pattern):
                 shutil.copyfile(file, folder / file.name)

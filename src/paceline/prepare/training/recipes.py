@@ -89,12 +89,8 @@ class EagleRecipe(Recipe):
         del layer["layers.0.input_layernorm.weight"]  # the authors' layer has none
         fc = normal(hidden, 2 * hidden)
         fc[:, hidden:] += torch.eye(hidden)
-        return {
-            "fc.weight": fc,
-            "fc.bias": torch.zeros(hidden),
-            **layer,
-            "lm_head.weight": self.rows_of(output),
-        }
+        first = {"fc.weight": fc, "fc.bias": torch.zeros(hidden)}
+        return {**first, **layer, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
         features = batch.hidden[:, 0]
@@ -280,8 +276,7 @@ class ExitsRecipe(ExitRecipe):
 
     def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[one.first_answer - 1 : -1, place].astype(np.float32)
-        out: NDArray[np.float32] = network.logits(hidden, place)
-        return out
+        return np.asarray(network.logits(hidden, place))
 
 
 class KangarooRecipe(ExitRecipe):
@@ -312,5 +307,4 @@ class KangarooRecipe(ExitRecipe):
         hidden = one.hidden[:-1, 0].astype(np.float32)
         n, caches = len(hidden), [KeyValueCache() for _ in network.layers]
         outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
-        out: NDArray[np.float32] = network.logits(outputs[one.first_answer - 1 :])
-        return out
+        return np.asarray(network.logits(outputs[one.first_answer - 1 :]))
