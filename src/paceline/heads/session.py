@@ -210,7 +210,7 @@ class EagleSession(NetworkSession):
 
 
 def next_level(tree: DraftTree, known: int, most: int) -> range:
-    """Return at most so many nodes behind the first `known` that are of one depth."""
+    """Return the next nodes of one depth, at most so many, whose parents are among the first `known`."""
     depths, end = tree.depths(), known
     while end < min(len(tree), known + most) and depths[end] == depths[known] and tree.parents[end] < known:
         end += 1
