@@ -6,7 +6,7 @@ the first token is drafted, needs no hidden state of the root, which the target 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -303,7 +303,7 @@ class BlockSession(ParallelSession):
         return out
 
 
-SESSIONS: Mapping[type, type[NetworkSession]] = {
+SESSIONS: dict[type, type[NetworkSession]] = {
     EagleHead: EagleSession,
     MedusaHead: MedusaSession,
     BlockHead: BlockSession,
