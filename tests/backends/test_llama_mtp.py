@@ -24,6 +24,7 @@ from gguf_files import write_llama
 from paceline.backends.llama_cpp import LlamaTarget, draft_vocab, kernels, mtp
 from paceline.drafters.head import HeadDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.heads.draft_base import MAX_BRANCHES
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget, RequiredOutputs
 from paceline.speculative.sampling import Sampling
@@ -170,7 +171,7 @@ def test_an_interrupt_leaves_the_rows_of_the_text(
         with pytest.raises(KeyboardInterrupt):
             draft.forward([(session, FOUR)], NO_OUTPUTS)
     assert np.allclose(rows(draft, session, FOUR), rows(draft, session_of(draft, TEXT), FOUR), atol=CLOSE)
-    assert len(draft._free_branches) == mtp.MAX_BRANCHES - len(session._branches)
+    assert len(draft._free_branches) == MAX_BRANCHES - len(session._branches)
 
 
 def test_closed_sessions_give_way_to_open_ones(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.drafts import open_head
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import LayerShape, Linear, MakeLinear, Stacked
-from paceline.heads.session import open_session
+from paceline.heads.session import SESSIONS
 from paceline.heads.target import KINDS, HeadTarget
 from paceline.speculative.tree import ROOT, DraftTree
 from tiny_heads import tiny_config, tiny_weights, toy, write_tiny_head
@@ -41,7 +41,7 @@ def logits_of(config: HeadConfig, weights: Arrays, make: MakeLinear | None) -> N
     """Return the logits of a tree after a prompt [nodes + 1, vocab], of random hidden states."""
     rng, n_layers = np.random.default_rng(1), len(config.layer_ids)
     head = KINDS[config.kind](config, weights, make)
-    session = open_session(head, TARGET.token_embeddings, np.zeros(0, np.float32), 64)
+    session = SESSIONS[type(head)](head, np.zeros(0, np.float32), 64, TARGET.token_embeddings)
     session.extend([*range(20)])
     session.observe(0, rng.normal(size=(19, n_layers, TARGET.hidden_size)).astype(np.float32))
     _, rows = session.compute(TREE)

@@ -13,7 +13,7 @@ from head_layouts import HeadReference, load_reference, reference_names
 from paceline.heads.arrays import to_numpy
 from paceline.heads.config import HeadConfig, read_config
 from paceline.heads.files import renamed
-from paceline.heads.session import BlockSession, EagleSession, HeadSession, MedusaSession, open_session
+from paceline.heads.session import SESSIONS, BlockSession, EagleSession, HeadSession, MedusaSession
 from paceline.heads.target import KINDS
 from paceline.speculative.tree import chain
 
@@ -56,7 +56,7 @@ def opened(request: pytest.FixtureRequest) -> Make:
             width = reference.values["features"].shape[-1]
             config = replace(config, target=replace(config.target, hidden=width))
         network = KINDS[config.kind](config, weights, None)
-        return network, open_session(network, embed, array(np.zeros(0, np.float32)), N_CTX)
+        return network, SESSIONS[type(network)](network, array(np.zeros(0, np.float32)), N_CTX, embed)
 
     return make
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paceline.speculative.errors import BusyError, UsageError
-from paceline.speculative.interfaces import PromptSelector
+from paceline.speculative.forward_output import LogitsOutput, row_index
+from paceline.speculative.interfaces import NO_FEATURES, Features, PromptSelector, RequiredOutputs
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.sessions import common_prefix as common_prefix
 from paceline.speculative.tree import DraftTree
@@ -18,14 +20,36 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
 
-def make_token_trie(vocab: Vocab, added: Collection[int]) -> TokenTrie:
-    """Return the tokens that grammars are matched with.
-    added: tokens added to the vocabulary. Those that look like control tokens (<think>) count as no text."""
-    pieces = [vocab.piece(token) for token in range(vocab.size)]
-    for token in added:
-        if pieces[token].startswith(b"<") and pieces[token].endswith(b">"):
-            pieces[token] = b""
-    return TokenTrie(pieces, vocab.eos)
+class LoadedTarget(ABC):
+    """What the targets of these backends have in common."""
+
+    path: Path
+    vocab: Vocab
+    prompt_selector: PromptSelector | None = None
+    _change = ""  # of the model itself
+
+    @property
+    @abstractmethod
+    def text(self) -> Any:
+        """See Backend."""
+
+    @property
+    def modification(self) -> str:
+        selector = self.prompt_selector
+        return ", ".join(filter(None, [self._change, selector.description if selector is not None else ""]))
+
+    @property
+    def origin(self) -> str:
+        return f"{self.path} {self.modification}".rstrip()
+
+    @cached_property
+    def token_trie(self) -> TokenTrie:
+        """See Backend. Added tokens that look like control tokens (<think>) count as no text."""
+        pieces = [self.vocab.piece(token) for token in range(self.vocab.size)]
+        for token in self.text.added_tokens():
+            if pieces[token].startswith(b"<") and pieces[token].endswith(b">"):
+                pieces[token] = b""
+        return TokenTrie(pieces, self.vocab.eos)
 
 
 def parameters(n: int) -> str:
@@ -64,11 +88,6 @@ def check_experts(n: int, used: int, experts: int, path: Path) -> None:
 def describe_experts(n: int, used: int) -> str:
     """Return the `modification` of a mixture that uses `n` experts instead of `used`."""
     return f"with {n} experts a token instead of {used}"
-
-
-def describe_changes(parts: str, selector: PromptSelector | None) -> str:
-    """Return a target's `modification`. parts: changes of the model itself, or ""."""
-    return ", ".join(filter(None, [parts, selector.description if selector is not None else ""]))
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
@@ -129,6 +148,26 @@ def free_slots(slots: Sequence[S]) -> list[S]:
     if not free:
         raise BusyError(f"all {len(slots)} sessions of this model are in use: close a running stream first")
     return free
+
+
+class PassOutput(LogitsOutput):
+    """Rows `first`, `first + 1`, ... of a session. is_last: returns true until the target's next pass."""
+
+    def __init__(
+        self,
+        is_last: Callable[[], bool],
+        rows: Any,
+        first: int,
+        computed: int,
+        want: RequiredOutputs,
+        features: Features = NO_FEATURES,
+    ) -> None:
+        self._is_last, self._rows, self._first = is_last, rows, first
+        top = self.top_k(range(first, first + len(rows)), want.top_k)
+        super().__init__(computed, features if top is None else replace(features, top_k=top))
+
+    def _place(self, row: int) -> int:
+        return row_index(row, range(self._first, self._first + len(self._rows)), self._is_last())
 
 
 class CachedSession(TreeSession, Generic[S]):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.interfaces import Caps, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, RequiredOutputs, Session, SessionBatch
 from paceline.speculative.rng import GumbelNoise
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import DraftTree
@@ -89,9 +89,7 @@ class ReplayTarget:
     def open(self, beside: Session | None = None) -> RecordedSession:
         return RecordedSession(self)
 
-    def forward(
-        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[RecordedForward]:
+    def forward(self, batch: SessionBatch[RecordedSession], want: RequiredOutputs) -> list[RecordedForward]:
         outs = []
         for session, tree in batch:
             assert not isinstance(tree, int), "a recorded session has no pending tokens"

@@ -24,7 +24,7 @@ from paceline.backends.interface import BackendBuild, ForwardCallback, KernelSta
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session
+from paceline.speculative.interfaces import Caps, Features, RequiredOutputs, Rollback, Session, SessionBatch
 from paceline.speculative.sessions import TreeSession
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
@@ -131,9 +131,7 @@ class ToyTarget:
 
     def close(self) -> None: ...
 
-    def forward(
-        self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[ToyForward]:
+    def forward(self, batch: SessionBatch[ToySession], want: RequiredOutputs) -> list[ToyForward]:
         outs, began = list[ToyForward](), perf_counter()
         self._passes += 1
         for session, tree in batch:

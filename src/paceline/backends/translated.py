@@ -20,6 +20,7 @@ from paceline.speculative.interfaces import (
     ForwardOutput,
     RequiredOutputs,
     Session,
+    SessionBatch,
     Target,
 )
 from paceline.speculative.sampling import Logits
@@ -41,9 +42,7 @@ class CrossVocabTarget(DelegatingTarget):
     def open(self, beside: Session | None = None) -> CrossVocabSession:
         return CrossVocabSession(self.inner, self.translation)
 
-    def forward(
-        self, batch: Sequence[tuple[CrossVocabSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[ForwardOutput]:
+    def forward(self, batch: SessionBatch[CrossVocabSession], want: RequiredOutputs) -> list[ForwardOutput]:
         firsts = [0 if isinstance(tree, int) else session.compute_tree(tree) for session, tree in batch]
         work = [(s.inner, tree if isinstance(tree, int) else s.draft_tree) for s, tree in batch]
         outs = self.inner.forward(work, NO_OUTPUTS)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedDrafter, ComposedState
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs, Warn
+from paceline.drafters.parts import MODEL_SOURCE, DrafterInputs
 from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import (
@@ -26,6 +26,7 @@ from paceline.speculative.interfaces import (
     ForwardOutput,
     RequiredOutputs,
     Session,
+    SessionBatch,
     Target,
 )
 from paceline.speculative.policy.acceptance import Calibrator, logit_at
@@ -49,19 +50,11 @@ class CascadeDrafter(ComposedDrafter):
     """A draft model with a copier. cost: pass costs of the draft model; for the rest see ModelDrafter."""
 
     def __init__(
-        self,
-        draft: Target,
-        n_vocab: int,
-        copier: Copier,
-        *,
-        temperature: float = 0.0,
-        top_k: int = 10,
-        cost: PassCosts | None = None,
-        warn: Warn = lambda _: None,
+        self, draft: Target, n_vocab: int, copier: Copier, cost: PassCosts | None = None, **settings: Any
     ) -> None:
         self._copier = copier
         ahead = CascadeTarget(draft, copier, cost or DEFAULT_COSTS)
-        self._model = ModelDrafter(ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
+        self._model = ModelDrafter(ahead, n_vocab, **settings)
         super().__init__([self._model, copier])
         self.name = f"{MODEL_SOURCE},{DEFERRED}"
 
@@ -115,9 +108,7 @@ class CascadeTarget(DelegatingTarget):
     def open(self, beside: Session | None = None) -> AheadSession:
         return AheadSession(self, ResumableSession(self.inner, beside))
 
-    def forward(
-        self, batch: Sequence[tuple[AheadSession, DraftTree | int]], want: RequiredOutputs
-    ) -> Sequence[ForwardOutput]:
+    def forward(self, batch: SessionBatch[AheadSession], want: RequiredOutputs) -> Sequence[ForwardOutput]:
         """Return the row below the last node of each chain, or prefill a part of each prompt."""
         chains = [(session, tree) for session, tree in batch if isinstance(tree, DraftTree)]
         if not chains:

@@ -74,7 +74,7 @@ class HeadDrafter(DraftVocabDrafter):
 
     def __init__(self, head: HeadBase, **settings: Any) -> None:
         super().__init__(head, head.vocab.size, **settings)
-        self.head, self.name = head, head.kind
+        self.head, self.name, self.max_depth = head, head.kind, head.max_depth
         ids = head.config.layer_ids
         layers = tuple(sorted(set(ids)))
         self._outputs, self.states = RequiredOutputs(layers=layers), WeakSet[HeadState]()
@@ -118,13 +118,8 @@ class HeadDrafter(DraftVocabDrafter):
         self._retained.clear()
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
-        depth = self.head.max_depth
-        return super().propose(
-            [
-                (state, budget.limited_to(depth, budget.nodes, budget.width) if state.is_ready else NO_BUDGET)
-                for state, budget in batch
-            ]
-        )
+        ready = ((state, budget if state.is_ready else NO_BUDGET) for state, budget in batch)
+        return super().propose([*ready])
 
 
 def make(parts: DrafterInputs) -> HeadDrafter:

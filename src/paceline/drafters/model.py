@@ -24,6 +24,7 @@ from paceline.heads.confidence import Confidence
 from paceline.speculative.chunked_prefill import split_chunk
 from paceline.speculative.interfaces import (
     NO_OUTPUTS,
+    UNLIMITED,
     Budget,
     Drafter,
     Features,
@@ -154,6 +155,7 @@ class ModelDrafter:
     warn: called once about invalid logits, for which nothing is drafted."""
 
     name = MODEL_SOURCE
+    max_depth = UNLIMITED  # of a draft
 
     def __init__(
         self,
@@ -219,12 +221,9 @@ class ModelDrafter:
         """Limit the budget to the draft model's context and trees, and to a pass shared by `n` requests."""
         caps = self._draft.caps
         room = caps.n_ctx - len(state.tokens)
-        nodes = (
-            0
-            if caps.rollback == "none"
-            else min(room, caps.max_batch_tokens // max(1, n) - 1, caps.max_tree_nodes)
-        )
-        return budget.limited_to(depth=room, nodes=nodes, width=caps.max_branches)
+        nodes = min(room, caps.max_batch_tokens // max(1, n) - 1, caps.max_tree_nodes)
+        nodes = 0 if caps.rollback == "none" else nodes
+        return budget.limited_to(min(room, self.max_depth), nodes, width=caps.max_branches)
 
     def _grow(self, growth: _Growth, out: ForwardOutput) -> None:
         """Add the next level below the frontier."""

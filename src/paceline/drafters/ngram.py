@@ -181,11 +181,9 @@ class NgramDrafter:
                 candidates = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
                 if candidates:
                     return candidates
-        return (
-            ()
-            if self._static is None
-            else self._rank(self._static, judge, LAX_THRESHOLDS[STATIC_NGRAM_LENGTH - 1], (), width)
-        )
+        if self._static is None:
+            return ()
+        return self._rank(self._static, judge, LAX_THRESHOLDS[STATIC_NGRAM_LENGTH - 1], (), width)
 
     def _rank(
         self,

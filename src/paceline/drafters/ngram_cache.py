@@ -162,9 +162,8 @@ class NgramCache:
         words = np.empty(RECORD_HEADER_WORDS * len(self) + 2 * len(self.tokens), "<i4")
         for i, column in enumerate([*self.ngrams().T, many]):
             words[at + i] = column
-        places = RECORD_HEADER_WORDS * np.repeat(np.arange(1, len(self) + 1), many) + 2 * np.arange(
-            len(self.tokens)
-        )
+        places = RECORD_HEADER_WORDS * np.repeat(np.arange(1, len(self) + 1), many)
+        places += 2 * np.arange(len(self.tokens))
         words[places], words[places + 1] = self.tokens, self.counts
         return words
 

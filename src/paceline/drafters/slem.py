@@ -74,9 +74,8 @@ class SlemDrafter:
         self._translation = translation
         # A control token ends a draft, as its counterpart or as an end of text.
         ours, theirs = translation.target, translation.draft
-        pairs = zip(
-            translation.common.draft_ids.tolist(), translation.common.target_ids.tolist(), strict=True
-        )
+        common = translation.common
+        pairs = zip(common.draft_ids.tolist(), common.target_ids.tolist(), strict=True)
         self._closing = {their: our for their, our in pairs if not theirs.token_bytes[their]}
         if ours.vocab.eos:
             self._closing = dict.fromkeys(theirs.vocab.eos, min(ours.vocab.eos)) | self._closing
@@ -97,9 +96,8 @@ class SlemDrafter:
             n = min(budget.depth, budget.nodes)
             # Grammar and noise apply to the target's tokens. The loop prunes forbidden tokens, and the
             # draft's likeliest token is the best guess.
-            requests.append(
-                (state.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None))
-            )
+            plain = replace(budget, depth=n, nodes=n, width=1, grammar=None, gumbel_noise=None)
+            requests.append((state.inner, plain))
         drafts = self._drafter.propose(requests)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
 

@@ -22,6 +22,7 @@ SPECULATORS_KINDS = {"eagle3": "eagle3", "dflash": "block", "dspark": "block"}
 EAGLE3_VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 MARKOV_KINDS = ("vanilla", "gated", "rnn")
 OWN_KINDS = ("medusa", "eagle", "exits", "kangaroo", "pard")  # in Paceline's own layout
+UNKNOWN_SHAPE = LayerShape(hidden=0, heads=1, kv_heads=1, head_dim=2, feed_forward=0)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class HeadConfig:
 
     kind: str
     target: TargetFacts
-    shape: LayerShape
-    draft_vocab: int
+    shape: LayerShape = UNKNOWN_SHAPE
+    draft_vocab: int = 0
     layer_ids: tuple[int, ...] = ()
     n_layers: int = 1
     depth: int = 0
@@ -135,7 +136,6 @@ def _own(data: Entries) -> HeadConfig:
         return HeadConfig(
             kind=kind,
             target=target,
-            shape=LayerShape(target.hidden, 1, 1, 1, 0),
             draft_vocab=target.vocab,
             depth=data.integer("depth", MAX_COUNT, least=1),
             mask_token=data.integer("mask_token_id", target.vocab - 1),
@@ -243,8 +243,6 @@ def _medusa(data: Entries) -> HeadConfig:
     return HeadConfig(
         kind="medusa",
         target=TargetFacts(data.text("base_model_name_or_path", "")),
-        shape=LayerShape(hidden=0, heads=1, kv_heads=1, head_dim=2, feed_forward=0),
-        draft_vocab=0,
         layer_ids=(LAST_OUTPUT,),
         n_layers=data.integer("medusa_num_layers", MAX_COUNT, 1, least=1),
         depth=data.integer("medusa_num_heads", MAX_COUNT, least=1),

@@ -127,9 +127,7 @@ class DecoderLayer:
     """A layer with the weights `prefix`...; a norm, a bias, the feed-forward block or the gate of the
     attention's output may be missing."""
 
-    def __init__(
-        self, shape: LayerShape, weights: Weights, prefix: str, make: MakeLinear | None = None
-    ) -> None:
+    def __init__(self, shape: LayerShape, weights: Weights, prefix: str, make: MakeLinear | None) -> None:
         self.shape = shape
         self._q = linear(weights, f"{prefix}self_attn.q_proj", make)
         self._kv = Stacked(weights, [f"{prefix}self_attn.{name}_proj" for name in "kv"], make)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from paceline.heads.config import HeadConfig
 from paceline.speculative.delegating import DelegatingTarget
 from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import RequiredOutputs, Session
-from paceline.speculative.tree import DraftTree
+from paceline.speculative.interfaces import Caps, RequiredOutputs, Session, SessionBatch
 
 Ids = NDArray[np.int64]
 Row = NDArray[np.float32]  # logits
+MAX_BRANCHES, MAX_ROWS = 64, 512
 
 
 class DraftBase(DelegatingTarget, ABC):
@@ -46,9 +46,7 @@ class DraftBase(DelegatingTarget, ABC):
     def token_trie(self) -> Any:
         return self.inner.token_trie
 
-    def forward(
-        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
-    ) -> list[DraftForward]:
+    def forward(self, batch: SessionBatch[Any], want: RequiredOutputs) -> list[DraftForward]:
         began = perf_counter()
         self._passes += 1
         outs = self._forward(batch)
@@ -58,7 +56,7 @@ class DraftBase(DelegatingTarget, ABC):
         return outs
 
     @abstractmethod
-    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
+    def _forward(self, batch: SessionBatch[Any]) -> list[DraftForward]:
         """Compute a batch."""
 
     def scatter(self, row: Row) -> Row:
@@ -76,6 +74,17 @@ class HeadBase(DraftBase):
 
     config: HeadConfig
     max_depth: int
+
+    def __init__(self, path: Path, inner: Any) -> None:
+        super().__init__(path, inner)
+        self.caps = Caps(
+            max_branches=MAX_BRANCHES,
+            rollback="free",
+            max_sessions=inner.caps.max_sessions,
+            max_batch_tokens=MAX_ROWS,
+            max_prefill_tokens=MAX_ROWS,
+            n_ctx=inner.caps.n_ctx,
+        )
 
     @abstractmethod
     def open(self, beside: Session | None = None) -> Any:

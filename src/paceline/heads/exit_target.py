@@ -12,7 +12,7 @@ from paceline.heads.files import HeadFiles
 from paceline.heads.networks import ExitsHead, KangarooHead
 from paceline.heads.session import NetworkSession, Row, tree_mask
 from paceline.heads.target import HeadTarget
-from paceline.speculative.interfaces import RequiredOutputs, Session
+from paceline.speculative.interfaces import RequiredOutputs, Session, SessionBatch
 from paceline.speculative.sessions import DelegatingSession
 from paceline.speculative.tree import DraftTree
 
@@ -54,7 +54,7 @@ class ExitTarget(HeadTarget):
         """Give a retained session of another text that begins alike its first layers again."""
         session.inner = self._first_layers.open(beside)
 
-    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
+    def _forward(self, batch: SessionBatch[Any]) -> list[DraftForward]:
         outs, width = list[DraftForward](), self.config.target.hidden
         inner = [  # an adapter may have to read more tokens than the first layers
             (one.inner, min(tree, one.inner.pending_tokens) if isinstance(tree, int) else tree)

@@ -91,9 +91,8 @@ def lacks_fc(path: Path) -> bool:
         file = weights_file(path)
         with file.open("rb") as opened:
             if file.suffix == ".safetensors":
-                return b'"fc.weight"' not in opened.read(
-                    min(int.from_bytes(opened.read(8), "little"), MAX_HEADER_BYTES)
-                )
+                size = min(int.from_bytes(opened.read(8), "little"), MAX_HEADER_BYTES)
+                return b'"fc.weight"' not in opened.read(size)
             with zipfile.ZipFile(opened) as archive:  # a pickle of the names beside the data
                 name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
                 return b"fc.weight" not in archive.read(name)

@@ -21,6 +21,8 @@ from paceline.heads.decoder import (
 )
 from paceline.speculative.errors import ModelError
 
+Caches = Sequence[Cache]  # of the layers
+
 
 class EagleHead:
     """One decoder layer. Row p takes token p + 1 and the hidden state of token p.
@@ -54,9 +56,7 @@ class EagleHead:
             rows = rms_norm(rows, self._input_norm, eps)
         return self._fc(rows)
 
-    def forward(
-        self, embeddings: Any, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any
-    ) -> Any:
+    def forward(self, embeddings: Any, hidden: Any, positions: Any, caches: Caches, mask: Any) -> Any:
         """Return the last layer's output [rows, hidden], the hidden states of the tokens it predicts.
         mask: [rows, places of the caches and rows]."""
         eps, first = self.config.shape.eps, self.layers[0]
@@ -96,9 +96,7 @@ class MtpHead(EagleHead):
         self._norms = weights["enorm.weight"], weights["hnorm.weight"]
         self.matrix = weights["lm_head.weight"]
 
-    def forward(
-        self, embeddings: Any, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any
-    ) -> Any:
+    def forward(self, embeddings: Any, hidden: Any, positions: Any, caches: Caches, mask: Any) -> Any:
         eps, (enorm, hnorm) = self.config.shape.eps, self._norms
         given = rms_norm(embeddings, enorm, eps), rms_norm(hidden, hnorm, eps)
         return super().forward(*given, positions, caches, mask)
@@ -164,7 +162,7 @@ class BlockHead:
         for layer, cache in zip(self.layers, caches, strict=True):
             cache.extend(*layer.keys_values(context, rotation))
 
-    def forward(self, x: Any, caches: Sequence[Cache], positions: Any, masks: Sequence[Any]) -> Any:
+    def forward(self, x: Any, caches: Caches, positions: Any, masks: Sequence[Any]) -> Any:
         """Return the outputs [rows, hidden] of a block's embeddings, which the caches then hold, too.
         masks: of each layer, [rows, places of the cache and rows]; None where a row sees everything."""
         rotation = self._rotary(x, positions)
@@ -242,7 +240,7 @@ class KangarooHead:
         self.layers = decoder_layers(config.shape, config.n_layers, weights, make)
         self._norm, self._output = weights["norm.weight"], linear(weights, "lm_head", make)
 
-    def extend(self, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any) -> Any:
+    def extend(self, hidden: Any, positions: Any, caches: Caches, mask: Any) -> Any:
         """Append rows of hidden states [rows, width], and return the layers' outputs.
         mask: [rows, places of the caches and rows], None for everything."""
         rotation = self._rotary(hidden, positions)
@@ -250,7 +248,7 @@ class KangarooHead:
             hidden = layer(hidden, rotation, cache, mask)
         return hidden
 
-    def forward(self, hidden: Any, positions: Any, caches: Sequence[Cache], mask: Any) -> Any:
+    def forward(self, hidden: Any, positions: Any, caches: Caches, mask: Any) -> Any:
         """Like `extend`, with the final norm."""
         out = self.extend(hidden, positions, caches, mask)
         return rms_norm(out, self._norm, self.config.shape.eps)
@@ -285,11 +283,8 @@ def weight_shapes(config: HeadConfig) -> dict[str, tuple[int, ...]]:
     """Return the shapes of matrices and norms by their names without numbers, for heads of all kinds."""
     shape, rank, vocab = config.shape, config.markov_rank, config.target.vocab
     width, tokens = config.target.hidden, config.draft_vocab
-    hidden, queries, keys = (
-        shape.hidden or width,
-        shape.heads * shape.head_dim,
-        shape.kv_heads * shape.head_dim,
-    )
+    hidden, queries = shape.hidden or width, shape.heads * shape.head_dim
+    keys = shape.kv_heads * shape.head_dim
     first = 2 * hidden if config.kind == "eagle3" else hidden
     inputs = 2 * hidden if config.kind == "eagle" else len(config.layer_ids) * width
     sizes = {"q": queries, "k": keys, "v": keys}

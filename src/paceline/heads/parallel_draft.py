@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.heads.draft_base import DraftBase, DraftForward
-from paceline.speculative.interfaces import NO_OUTPUTS, Session
+from paceline.heads.draft_base import MAX_BRANCHES, DraftBase, DraftForward
+from paceline.speculative.interfaces import NO_OUTPUTS, Session, SessionBatch
 from paceline.speculative.sessions import DerivedSession, ResumableSession
 from paceline.speculative.tree import DraftTree, chain
 
@@ -26,7 +26,7 @@ class ParallelDraft(DraftBase):
         self.masks = chain([mask_token] * (depth - 1), self.kind)
         self.settings, self.weight_bytes = inner.settings, inner.weight_bytes
         # Any tree can be drafted: its nodes take the rows of the masks.
-        self.caps = replace(inner.caps, max_branches=64)
+        self.caps = replace(inner.caps, max_branches=MAX_BRANCHES)
 
     @property
     def description(self) -> str:
@@ -38,7 +38,7 @@ class ParallelDraft(DraftBase):
     def open(self, beside: Session | None = None) -> ParallelDraftSession:
         return ParallelDraftSession(ResumableSession(self.inner))
 
-    def _forward(self, batch: Sequence[tuple[Any, DraftTree | int]]) -> list[DraftForward]:
+    def _forward(self, batch: SessionBatch[Any]) -> list[DraftForward]:
         firsts = [0 if isinstance(tree, int) else session.compute_tree(tree) for session, tree in batch]
         due = [
             (session, tree if isinstance(tree, int) else self.masks)

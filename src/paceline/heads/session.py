@@ -6,7 +6,7 @@ the first token is drafted, needs no hidden state of the root, which the target 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,24 +197,24 @@ class EagleSession(NetworkSession):
         return list(to_numpy(self._head.logits(out)))
 
     def _nodes(self, tree: DraftTree, known: int) -> None:
-        depths = tree.depths()
+        root, window = self._next - self._first, max(self._head.config.windows, default=0)
+        start = max(0, root + 1 - window) if window else 0  # where the root has it, as in training
         while known < len(tree):
-            depth, end = depths[known], known
-            while end < len(tree) and depths[end] == depth and tree.parents[end] < known:
-                end += 1
-            level = range(known, end)
+            level = next_level(tree, known, len(tree))
             hidden = concatenate([self._outputs[tree.parents[node] + 1] for node in level], 0)
             tokens = [tree.tokens[node] for node in level]
-            mask = as_mask(self._like, self._mask(tree, level))
-            out = self._forward(tokens, hidden, [self._next + depth] * len(level), mask)
-            self._rows += self._add(out)
-            known = end
+            positions = [self._next + tree.depths()[known]] * len(level)
+            mask = as_mask(self._like, tree_mask(tree, level, root, start))
+            self._rows += self._add(self._forward(tokens, hidden, positions, mask))
+            known = level.stop
 
-    def _mask(self, tree: DraftTree, level: range) -> Any:
-        """Return the mask of nodes: they see the context, the root's row, their ancestors and themselves.
-        The window stays where the root has it, as in training."""
-        root, window = self._next - self._first, max(self._head.config.windows, default=0)
-        return tree_mask(tree, level, root, max(0, root + 1 - window) if window else 0)
+
+def next_level(tree: DraftTree, known: int, most: int) -> range:
+    """Return the next nodes of one depth, at most so many, whose parents are among the first `known`."""
+    depths, end = tree.depths(), known
+    while end < min(len(tree), known + most) and depths[end] == depths[known] and tree.parents[end] < known:
+        end += 1
+    return range(known, end)
 
 
 def tree_mask(tree: DraftTree, nodes: range, root: int, start: int = 0) -> NDArray[np.bool_]:
@@ -303,15 +303,8 @@ class BlockSession(ParallelSession):
         return out
 
 
-SESSIONS: Mapping[type, type[NetworkSession]] = {
+SESSIONS: dict[type, type[NetworkSession]] = {
     EagleHead: EagleSession,
     MedusaHead: MedusaSession,
     BlockHead: BlockSession,
 }
-
-
-def open_session(
-    head: EagleHead | BlockHead | MedusaHead, embed: Embed, like: Any, n_ctx: int
-) -> NetworkSession:
-    """Return a new session of a head. like: an array of the type and device to compute with."""
-    return SESSIONS[type(head)](head, like, n_ctx, embed)

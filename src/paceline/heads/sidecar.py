@@ -169,9 +169,9 @@ def read_sidecar(path: Path, config: HeadConfig) -> tuple[HeadConfig, dict[str, 
                 weights[name] = ids - np.arange(len(ids))  # the folders' files have offsets
             elif name in ours:
                 rows = TensorRows(file, tensor).rows(slice(None)).reshape(tensor.shape[::-1])
-                # DFlash's graph rotates halves, as ours do.
-                halves = reordered(ours[name], rows, config.shape, (-1, 2)) if arch == EAGLE3 else rows
-                weights[ours[name]] = halves
+                if arch == EAGLE3:  # DFlash's graph rotates halves, as ours do
+                    rows = reordered(ours[name], rows, config.shape, (-1, 2))
+                weights[ours[name]] = rows
     except (ValueError, IndexError) as error:
         raise ModelError(f"{path}: its weights do not fit its configuration ({error})") from error
     if (factors := weights.pop(ROPE_FACTORS, None)) is not None:

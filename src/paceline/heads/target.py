@@ -18,13 +18,12 @@ from paceline.heads.draft_base import DraftForward, HeadBase
 from paceline.heads.entries import prefix_errors
 from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
-from paceline.heads.session import NetworkSession, open_session
+from paceline.heads.session import SESSIONS, NetworkSession
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Caps, Session
-from paceline.speculative.tree import DraftTree, chain
+from paceline.speculative.interfaces import Session, SessionBatch
+from paceline.speculative.tree import chain
 from paceline.system.identity import file_fingerprint
 
-MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
 MAX_EMBEDDINGS = 4096  # of the target, kept in memory
 KINDS: Mapping[str, Callable[[HeadConfig, Any, MakeLinear | None], Any]] = {
     "eagle": EagleHead,
@@ -70,14 +69,6 @@ class HeadTarget(HeadBase):
         weights = {name: array(self._like, value) for name, value in weights.items()}
         self._own_embeddings = weights.get("embed_tokens.weight")
         self._embeddings: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
-        self.caps = Caps(
-            max_branches=MAX_BRANCHES,
-            rollback="free",
-            max_sessions=base.caps.max_sessions,
-            max_batch_tokens=MAX_ROWS,
-            max_prefill_tokens=MAX_PREFILL,
-            n_ctx=base.caps.n_ctx,
-        )
         self.max_depth = self.config.depth or base.caps.n_ctx
         with prefix_errors(self.path):
             try:
@@ -117,9 +108,9 @@ class HeadTarget(HeadBase):
         return out
 
     def open(self, beside: Session | None = None) -> Any:
-        return open_session(self._head, self.embed, self._like, self.caps.n_ctx)
+        return SESSIONS[type(self._head)](self._head, self._like, self.caps.n_ctx, self.embed)
 
-    def _forward(self, batch: Sequence[tuple[NetworkSession, DraftTree | int]]) -> list[DraftForward]:
+    def _forward(self, batch: SessionBatch[NetworkSession]) -> list[DraftForward]:
         outs = list[DraftForward]()
         for session, tree in batch:
             if isinstance(tree, int):

@@ -155,10 +155,7 @@ def row(
 
 def recommend(rows: Sequence[Mapping[str, Any]], bound: float) -> dict[str, Any]:
     """Return the fastest number of experts and drafter whose rise of perplexity is within the bound."""
-    speed, count, name = max(
-        (speed, row["experts"], name)
-        for row in rows
-        if row["rise"] <= bound
-        for name, speed in row["speed"].items()
-    )
+    good = (row for row in rows if row["rise"] <= bound)
+    found = ((speed, row["experts"], name) for row in good for name, speed in row["speed"].items())
+    speed, count, name = max(found)
     return {"experts": count, "drafter": name, "speed": speed}

@@ -60,9 +60,8 @@ class ViewEvaluator:
             session = whole.open()
             session.extend(prompt)
             while session.pending_tokens:
-                whole.forward(
-                    [(session, min(session.pending_tokens, whole.caps.max_prefill_tokens))], RequiredOutputs()
-                )
+                n = min(session.pending_tokens, whole.caps.max_prefill_tokens)
+                whole.forward([(session, n)], RequiredOutputs())
             self._sessions.append(session)
 
     def agreement(self, view: Any) -> float:

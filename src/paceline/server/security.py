@@ -121,8 +121,7 @@ class SecurityMiddleware:
         key = _key(headers)
         if self._keys and key:
             return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        address: str = scope["client"][0] if scope.get("client") else "local"
-        return address
+        return str(scope["client"][0]) if scope.get("client") else "local"
 
     async def _authorize(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         pieces: list[bytes] = []

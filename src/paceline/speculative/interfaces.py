@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from paceline.speculative.vocabulary import Vocab
 
 UNLIMITED = 1 << 40
 Rollback = Literal["free", "restore", "none"]
+S = TypeVar("S")
+SessionBatch = Sequence[tuple[S, DraftTree | int]]  # sessions, each with its tree or tokens to prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +162,7 @@ class Target(Protocol):
         """Open a session.
         beside: the target's session, for a draft model; a view of the same weights reuses its cache."""
 
-    def forward(
-        self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
-    ) -> Sequence[ForwardOutput]:
+    def forward(self, batch: SessionBatch[Any], want: RequiredOutputs) -> Sequence[ForwardOutput]:
         """Run one pass over all sessions.
         A tree computes the session's pending tokens, its root and new nodes; leading nodes that were in the
         last tree are reused. A number prefills so many pending tokens, without outputs."""

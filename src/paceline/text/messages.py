@@ -165,9 +165,7 @@ def parse_tool_choice(tools: Iterable[Mapping[str, Any]] | None, tool_choice: An
 def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Validate additional template variables (enable_thinking, documents). Raises UsageError."""
     name = "chat_template_kwargs"
-    if given is None:
-        return {}
-    made: dict[str, Any] = copy_json(name, typed.mapping(name, given))
+    made: dict[str, Any] = {} if given is None else copy_json(name, typed.mapping(name, given))
     if reserved := next((key for key in RESERVED_VARIABLES if key in made), None):
         raise UsageError(f"{name}: {reserved} is not to be set there")
     return made

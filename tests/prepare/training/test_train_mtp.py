@@ -125,7 +125,7 @@ def test_the_network_computes_what_llama_cpp_does(target: LlamaTarget) -> None:
 
 def test_the_acceptance_is_that_of_a_session(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(target)
-    monkeypatch.setattr(session, "SESSIONS", {recipe.network_class: session.EagleSession})
+    monkeypatch.setitem(session.SESSIONS, recipe.network_class, session.EagleSession)
     weights = {name: value.numpy() for name, value in recipe.weights(target.output_head(), None).items()}
     table = target.token_embeddings(range(target.vocab.size))
     one = sequence(target, recipe)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.backends.common import PassOutput
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
 from paceline.backends.llama_cpp.extras import Hidden
-from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
-from paceline.speculative.sampling import filter_top_k
 
 
 def _pointer(sequences: list[int]) -> Any:
@@ -97,23 +95,8 @@ class Batch:
         return self._logits[: self.outputs]
 
 
-class LlamaForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of a session, in llama.cpp's output buffer.
-    is_last: returns true until the target's next pass."""
-
-    def __init__(
-        self,
-        is_last: Callable[[], bool],
-        rows: NDArray[np.float32],
-        first: int,
-        computed: int,
-        want: RequiredOutputs,
-        features: Features = NO_FEATURES,
-    ) -> None:
-        self._is_last, self._rows, self._first = is_last, rows, first
-        if want.top_k > 0 and len(rows) > 0:
-            features = replace(features, top_k=np.stack([filter_top_k(row, want.top_k) for row in rows]))
-        super().__init__(computed, features)
+class LlamaForward(PassOutput):
+    """Rows in llama.cpp's output buffer."""
 
     def add_prefill(self, n: int, start: int, hidden: Sequence[Hidden]) -> None:
         """Count `n` tokens from position `start` on, which earlier passes prefilled; `hidden` is theirs."""
@@ -124,6 +107,5 @@ class LlamaForward(LogitsOutput):
             self.features = replace(self.features, hidden=states, lead=n, start=start)
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        rows = range(self._first, self._first + len(self._rows))
-        out: NDArray[np.float32] = self._rows[row_index(row, rows, self._is_last())]
+        out: NDArray[np.float32] = self._rows[self._place(row)]
         return out

@@ -26,6 +26,7 @@ from paceline.system.leaving import exit_now
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.model import LlamaSettings
 
+Changes = Iterable[Callable[[Any], None]]  # of llama.cpp's parameters
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 UBATCH = 512  # tokens that llama.cpp computes at once
@@ -107,12 +108,7 @@ def _first_log_line() -> str:
 
 
 def load_model(
-    path: Path,
-    *,
-    vocab_only: bool = False,
-    gpu_layers: int = 0,
-    mtp: bool = False,
-    changes: Iterable[Callable[[Any], None]] = (),
+    path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mtp: bool = False, changes: Changes = ()
 ) -> Any:
     """Load a causal language model. changes: of llama.cpp's parameters.
     Raises UsageError for no file, and ModelError for other models."""
@@ -217,7 +213,7 @@ def make_context(
     sequences: int,
     rows: int,
     n_batch: int,
-    changes: Iterable[Callable[[Any], None]],
+    changes: Changes,
     layers: int = 0,
 ) -> Any:
     """Make a context of `n_ctx` cells. changes: of llama.cpp's parameters. layers: those of an MTP context.

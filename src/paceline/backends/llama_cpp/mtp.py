@@ -28,19 +28,17 @@ from paceline.backends.llama_cpp.draft_vocab import MIN_VOCAB, ReducedVocabulary
 from paceline.backends.llama_cpp.extras import Hidden, PassExtra
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.heads.config import HeadConfig, TargetFacts
-from paceline.heads.decoder import LayerShape
-from paceline.heads.draft_base import DraftForward, HeadBase
-from paceline.heads.session import HeadSession
+from paceline.heads.draft_base import MAX_BRANCHES, MAX_ROWS, DraftForward, HeadBase
+from paceline.heads.session import HeadSession, next_level
 from paceline.speculative.errors import BusyError, ModelError, UsageError
-from paceline.speculative.interfaces import NO_OUTPUTS, Session
+from paceline.speculative.interfaces import NO_OUTPUTS, Session, SessionBatch
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
     from paceline.backends.llama_cpp.target import LlamaTarget
 
-MAX_ROWS, MAX_OUTPUTS = 512, 256  # of a pass, and those of them with logits
-MAX_BRANCHES = 64
+MAX_OUTPUTS = 256  # rows of a pass with logits
 NO_SEQUENCE = -1
 SHARED_HEAD = "blk.{}.nextn.shared_head_head.weight"
 MAX_ERROR = 0.05  # of reduced logits, relative to the spread of the full ones: rounding to 8 bits is below it
@@ -134,21 +132,11 @@ class MtpDraft(HeadBase):
         self.config = HeadConfig(
             kind=self.kind,
             target=TargetFacts(layers=target.layers, hidden=self.width, vocab=target.vocab.size),
-            shape=LayerShape(self.width, 1, 1, 1, 0),
-            draft_vocab=target.vocab.size,
             layer_ids=(target.layers + 1,),
         )
         self.max_depth = self.heads if self.heads > 1 else caps.n_ctx
-        self.caps = replace(
-            caps,
-            max_branches=1 + MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1,
-            rollback="free",
-            max_batch_tokens=MAX_ROWS,
-            max_prefill_tokens=MAX_ROWS,
-            exact=False,
-            equal_rows=False,
-            sparse_prompts=False,
-        )
+        branches = 1 + MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1
+        self.caps = replace(self.caps, max_branches=branches)
         self.settings = target.settings
         self.weight_bytes = None
         self._narrow = self._model.architecture in NARROW_OUTPUTS
@@ -253,7 +241,7 @@ class MtpDraft(HeadBase):
         if self.memory is not None and sequence != NO_SEQUENCE:
             binding.llama_cpp().llama_memory_seq_rm(self.memory, sequence, end, -1)
 
-    def _forward(self, batch: Sequence[tuple[MtpSession, DraftTree | int]]) -> list[DraftForward]:
+    def _forward(self, batch: SessionBatch[MtpSession]) -> list[DraftForward]:
         self.inner.model.process.require()
         try:
             firsts = [session.begin_pass(tree) for session, tree in batch]
@@ -435,12 +423,12 @@ class MtpSession(HeadSession):
                 for i, (token, state) in enumerate(zip(tokens, states, strict=True))
             ]
         assert self._goal is not None
-        tree, known, nodes = self._goal, len(self._rows) - 1, self._level(room)
+        tree, known = self._goal, len(self._rows) - 1
         depth = tree.depths()[known]
         level = [
             Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], start + depth,
                  self._sequence_of(node, tree, depth), True)
-            for node in nodes
+            for node in next_level(tree, known, room)
         ]  # fmt: skip
         if self._head.heads == 1:
             return level
@@ -452,17 +440,6 @@ class MtpSession(HeadSession):
             *(Row(token, states[i], start + i, self.sequence, False) for i, token in enumerate(above)),
             *level,
         ]
-
-    def _level(self, room: int) -> range:
-        """Return the next nodes of the tree of one depth, at most `room`."""
-        assert self._goal is not None
-        tree, known = self._goal, len(self._rows) - 1
-        depths, end = tree.depths(), known
-        while (
-            end < min(len(tree), known + room) and depths[end] == depths[known] and tree.parents[end] < known
-        ):
-            end += 1
-        return range(known, end)
 
     def _sequence_of(self, node: int, tree: DraftTree, depth: int) -> int:
         """Return the sequence of a node: its parent's for a first child, else a new branch."""

@@ -17,6 +17,7 @@ import numpy as np
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
 from paceline.backends.llama_cpp.mtp import MtpDraft, MtpSession, MtpStates, Row
+from paceline.heads.session import next_level
 from paceline.models.headers.gguf_header import GGUFHeader
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import ModelError
@@ -129,7 +130,7 @@ class AssistantSession(MtpSession):
         assert tree is not None
         return [
             Row(tree.tokens[node], self._outputs[tree.parents[node] + 1], place, sequence, True)
-            for node in self._level(room)
+            for node in next_level(tree, len(self._rows) - 1, room)
         ]
 
     def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from paceline.backends.llama_cpp.cache import LlamaKvCache
 from paceline.backends.llama_cpp.extras import NO_EXTRAS, Hidden, JoinedExtras
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs
+from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs, SessionBatch
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 
@@ -26,7 +26,7 @@ N_BATCH = CHUNK + MAX_ROWS
 
 _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
-SessionBatch = Sequence[tuple[LlamaSession, DraftTree | int]]
+LlamaBatch = SessionBatch[LlamaSession]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PassRunner:
         self.context: Any = None
         self._passes = 0  # to notice reads of an outdated output
 
-    def finish_sparse_prompts(self, batch: SessionBatch) -> SessionBatch:
+    def finish_sparse_prompts(self, batch: LlamaBatch) -> LlamaBatch:
         """Compute sparse prompts, which have passes to themselves. Return what is left to compute."""
         left: list[tuple[LlamaSession, DraftTree | int]] = []
         for session, tree in batch:
@@ -69,7 +69,7 @@ class PassRunner:
         return left
 
     def forward(
-        self, batch: SessionBatch, prefills: Sequence[int], want: RequiredOutputs, extras: JoinedExtras
+        self, batch: LlamaBatch, prefills: Sequence[int], want: RequiredOutputs, extras: JoinedExtras
     ) -> list[LlamaForward]:
         """Compute a tree, or prefill so many tokens, for each session.
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
@@ -90,13 +90,13 @@ class PassRunner:
         drafts = isinstance(tree, DraftTree) and len(tree) > 0
         return self._cache.stateful and drafts and not session.slot.checkpoint
 
-    def _fits(self, n_prefill: int, batch: SessionBatch, extras: JoinedExtras) -> bool:
+    def _fits(self, n_prefill: int, batch: LlamaBatch, extras: JoinedExtras) -> bool:
         """Return whether one pass has room for so many prefill tokens and the trees."""
         if not extras.all_outputs:
             return n_prefill <= (MAX_FUSED_PREFILL if self._cache.stateful else CHUNK)
         return n_prefill + sum(1 + len(tree) for _, tree in batch if not isinstance(tree, int)) <= MAX_ROWS
 
-    def _run(self, batch: SessionBatch, want: RequiredOutputs, extras: JoinedExtras) -> list[LlamaForward]:
+    def _run(self, batch: LlamaBatch, want: RequiredOutputs, extras: JoinedExtras) -> list[LlamaForward]:
         """Compute all rows in one pass."""
         parts, hidden = self._compute(batch, extras)
         logits, now = self.batch.logits(self.context), self._passes
@@ -113,7 +113,7 @@ class PassRunner:
         ]
 
     def _compute(
-        self, batch: SessionBatch, extras: JoinedExtras, *, prefill: bool = False
+        self, batch: LlamaBatch, extras: JoinedExtras, *, prefill: bool = False
     ) -> tuple[list[_Part], Hidden | None]:
         """Fill and decode the batch; return the hidden states of all rows."""
         self._passes += 1

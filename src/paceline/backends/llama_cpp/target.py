@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.common import (
-    check_exit,
-    check_layers,
-    check_tokens,
-    describe_changes,
-    make_token_trie,
-    require_experts,
-)
+from paceline.backends.common import LoadedTarget, check_exit, check_layers, check_tokens, require_experts
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp import kernels as own_kernels
@@ -44,15 +37,13 @@ from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.backends.speculative_prefill import look_ahead
 from paceline.backends.views import ModelView
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import Caps, PromptSelector, RequiredOutputs, Session
+from paceline.speculative.interfaces import Caps, RequiredOutputs, Session, SessionBatch
 from paceline.speculative.request import MAX_FUSED_PREFILL
-from paceline.speculative.tree import DraftTree
-from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 
 
-class LlamaTarget:
+class LlamaTarget(LoadedTarget):
     """A model of a GGUF file.
     weights: a target of the same file that shares its weights; close it later.
     stop: the layer before which passes end, 0 for none; see SupportsExits.
@@ -83,7 +74,6 @@ class LlamaTarget:
         self._settings = replace(given, exact_rows=0, kernels=given.kernels and self.model.kernels)
         self.context: Any = None
         self.on_forward: Callable[[int, int, float], None] | None = None
-        self.prompt_selector: PromptSelector | None = None
         self._prompt_reader: LlamaTarget | None = None
         try:
             self.vocab = read_vocab(self.model.pointer, self._require_open)
@@ -124,6 +114,7 @@ class LlamaTarget:
         )
         for extra in self.extras:
             self.caps = extra.limit(self.caps)
+        self._change = ", ".join(filter(None, (extra.modification for extra in self.extras)))
 
     def _make_context(self) -> None:
         own_kernels.set_enabled(self._settings.kernels)  # a context reserves scratch space for its operations
@@ -170,15 +161,6 @@ class LlamaTarget:
     def name(self) -> str:
         return binding.metadata(self.model.pointer, "general.name") or self.path.stem
 
-    @property
-    def origin(self) -> str:
-        return f"{self.path} {self.modification}".rstrip()
-
-    @property
-    def modification(self) -> str:
-        changes = ", ".join(filter(None, (extra.modification for extra in self.extras)))
-        return describe_changes(changes, self.prompt_selector)
-
     def expert_counts(self) -> tuple[int, int]:
         _, used, experts = expert_counts(self.path)
         require_experts(used, experts, self.path)
@@ -196,10 +178,6 @@ class LlamaTarget:
     def text(self) -> LlamaText:
         self._require_open()
         return self._text
-
-    @cached_property
-    def token_trie(self) -> TokenTrie:
-        return make_token_trie(self.vocab, self.text.added_tokens())
 
     @property
     def description(self) -> str:
@@ -299,9 +277,7 @@ class LlamaTarget:
             self.context = self._decoder.context = None
             self.cache.reset(None)
 
-    def forward(
-        self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[LlamaForward]:
+    def forward(self, batch: SessionBatch[LlamaSession], want: RequiredOutputs) -> list[LlamaForward]:
         self._require_open()
         if self._stop:
             want = RequiredOutputs(layers=(self._stop,))

@@ -74,11 +74,9 @@ class LlamaText(Text):
 
     def added_tokens(self) -> list[int]:
         """Return the tokens that were added to the vocabulary, without control tokens."""
-        return [
-            token
-            for token in range(self._cpp.llama_vocab_n_tokens(self._vocab))
-            if self._cpp.llama_vocab_get_attr(self._vocab, token) & self._cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-        ]
+        attributes, added = self._cpp.llama_vocab_get_attr, self._cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        tokens = range(self._cpp.llama_vocab_n_tokens(self._vocab))
+        return [token for token in tokens if attributes(self._vocab, token) & added]
 
     def template(self, *, tools: bool = False) -> str:
         template = self._cpp.llama_model_chat_template

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.speculative.forward_output import LogitsOutput, row_index
-from paceline.speculative.interfaces import Features, RequiredOutputs
+from paceline.backends.common import PassOutput
 from paceline.speculative.sampling import (
     Mask,
     Sampling,
@@ -22,28 +21,14 @@ from paceline.speculative.sampling import (
 )
 
 
-class HfForward(LogitsOutput):
-    """Rows `first`, `first + 1`, ... of a session, copied from the device on demand.
-    is_last: returns true until the target's next pass."""
+class HfForward(PassOutput):
+    """Rows that are copied from the device on demand."""
 
-    def __init__(
-        self,
-        is_last: Callable[[], bool],
-        rows: Any,
-        first: int,
-        computed: int,
-        want: RequiredOutputs,
-        features: Features,
-    ) -> None:
-        self._is_last, self._rows, self._first = is_last, rows, first
-        self._best: list[int] | None = None
-        if want.top_k > 0 and len(rows) > 0:
-            best = top_k_rows(rows, want.top_k)
-            features = Features(best, features.hidden, features.lead, features.start)
-        super().__init__(computed, features)
+    _best: list[int] | None = None
 
-    def _place(self, row: int) -> int:
-        return row_index(row, range(self._first, self._first + len(self._rows)), self._is_last())
+    def top_k(self, rows: range, k: int) -> NDArray[np.int64] | None:
+        begin = rows.start - self._first
+        return top_k_rows(self._rows[begin : begin + len(rows)], k) if k and rows else None
 
     def argmax(self, row: int) -> int:
         at = self._place(row)
@@ -77,10 +62,8 @@ class HfForward(LogitsOutput):
         self._place(rows.stop - 1)
         logits = self._rows[begin : begin + len(rows)].float()
         ids = top_k_rows(logits, k)
-        values = logits.gather(-1, torch.from_numpy(ids).to(logits.device)) - logits.logsumexp(
-            -1, keepdim=True
-        )
-        return ids, values.cpu().numpy()
+        chosen = logits.gather(-1, torch.from_numpy(ids).to(logits.device))
+        return ids, (chosen - logits.logsumexp(-1, keepdim=True)).cpu().numpy()
 
 
 def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
@@ -101,8 +84,7 @@ def top_k_rows(rows: Any, k: int) -> NDArray[np.int64]:
     """Return the top-k ids [rows, k], the largest logit first, and of equal logits the lowest id."""
     if rows.device.type == "cpu":
         return np.stack([filter_top_k(row, k) for row in rows.float().numpy()])
-    best: NDArray[np.int64] = stable_top_k(rows, k).cpu().numpy()
-    return best
+    return np.asarray(stable_top_k(rows, k).cpu().numpy())
 
 
 def stable_top_k(rows: Any, k: int) -> Any:

@@ -67,15 +67,8 @@ class ArchitectureTraits:
 
 def has_own_masks(model: Any) -> bool:
     """Return whether layers hold masks over cache positions, like GPT-Neo. A probe is too short for them."""
-    return any(
-        buffer is not None
-        and buffer.dtype == torch.bool
-        and buffer.dim() > 1
-        and buffer.shape[-1] == buffer.shape[-2]
-        for module in model.get_decoder().children()
-        for part in module.modules()
-        for buffer in part._buffers.values()
-    )
+    buffers = (buffer for child in model.get_decoder().children() for buffer in child.buffers())
+    return any(it.dtype == torch.bool and it.dim() > 1 and it.shape[-1] == it.shape[-2] for it in buffers)
 
 
 def text_config(config: Any) -> Any:

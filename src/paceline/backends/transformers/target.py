@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,13 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.backends.common import (
+    LoadedTarget,
     check_exit,
     check_experts,
     check_layers,
     check_tokens,
-    describe_changes,
     describe_experts,
-    make_token_trie,
     parameters,
     require_experts,
 )
@@ -70,32 +68,27 @@ from paceline.speculative.interfaces import (
     NO_FEATURES,
     Caps,
     Features,
-    PromptSelector,
     RequiredOutputs,
     Session,
+    SessionBatch,
 )
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
-from paceline.text.grammar import TokenTrie
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES, MAX_ROWS = 64, 512
 
 
-class HfTarget:
+class HfTarget(LoadedTarget):
     """A model of `path`: a folder, or hf:FILE of a GGUF file.
     n_ctx: context length of a session (0: that of the training, at most 4,096).
     sessions: number of sessions that may be open. device: cpu, cuda, mps, or auto.
     dtype: of the weights (settings.DTYPES). attention: an implementation in transformers, or auto."""
 
-    prompt_selector: PromptSelector | None = None
-    vocab: Vocab
-    path: Path
     settings: Mapping[str, Any]
     _text: HfText | None = None
     _experts = 0  # a token, instead of the model's own number
-    _change = ""  # of the model
 
     def __init__(
         self,
@@ -199,22 +192,10 @@ class HfTarget:
         return model_path(self.path).stem
 
     @property
-    def modification(self) -> str:
-        return describe_changes(self._change, self.prompt_selector)
-
-    @property
-    def origin(self) -> str:
-        return f"{self.path} {self.modification}".rstrip()
-
-    @property
     def description(self) -> str:
         model = self._require_open()
         n = sum(weight.numel() for weight in model.parameters())
         return f"{model.config.model_type} {parameters(n)} {str(model.dtype).removeprefix('torch.')}"
-
-    @cached_property
-    def token_trie(self) -> TokenTrie:
-        return make_token_trie(self.vocab, self.text.added_tokens())
 
     def identity(self) -> dict[str, Any]:
         if self._text is not None:
@@ -304,9 +285,7 @@ class HfTarget:
         self._model = None
         self._slots = CacheSlots(0, list)
 
-    def forward(
-        self, batch: Sequence[tuple[HfSession, DraftTree | int]], want: RequiredOutputs
-    ) -> list[HfForward]:
+    def forward(self, batch: SessionBatch[HfSession], want: RequiredOutputs) -> list[HfForward]:
         self._require_open()
         if want.layers:
             check_layers(want.layers, self.layers, self.path)

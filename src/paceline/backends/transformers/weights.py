@@ -54,5 +54,4 @@ def _final_norm(model: Any) -> tuple[NDArray[np.float32] | None, float]:
 
 
 def _array(weight: Any) -> NDArray[np.float32]:
-    out: NDArray[np.float32] = weight.detach().float().cpu().numpy()
-    return out
+    return np.asarray(weight.detach().float().cpu().numpy())

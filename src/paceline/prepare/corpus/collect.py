@@ -60,9 +60,8 @@ def find(
         # A file that is named itself is read even if hidden.
         for one in _walk(path, globs, skipped) if path.is_dir() else [path]:
             try:
-                kind = (
-                    "not a file" if not one.is_file() else "link" if one != path and one.is_symlink() else ""
-                )
+                is_link = one != path and one.is_symlink()
+                kind = "not a file" if not one.is_file() else "link" if is_link else ""
                 size = one.stat().st_size
             except OSError:
                 kind, size = "unreadable", 0

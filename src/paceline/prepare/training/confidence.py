@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -18,7 +18,13 @@ from paceline.heads.target import HeadTarget
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.answers import FEATURES, Note, Report, gather_answers
 from paceline.prepare.training.evaluate import draft_along, walk
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, TrainingSequence
+from paceline.prepare.training.features import (
+    FeatureSource,
+    OnlineFeatures,
+    Recorded,
+    Sequences,
+    TrainingSequence,
+)
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
@@ -41,10 +47,7 @@ class Examples:
 
 
 def collect(
-    draft: Target,
-    sequences: Iterable[TrainingSequence],
-    n_draft: int,
-    tick: Callable[[], object] = lambda: None,
+    draft: Target, sequences: Recorded, n_draft: int, tick: Callable[[], object] = lambda: None
 ) -> Examples:
     """Draft along the answers as greedy decoding does, and note every drafted token."""
     rows, labels = list[Floats](), list[float]()
@@ -116,11 +119,7 @@ class TokensOnly(FeatureSource):
 
 
 def fit_to_draft(
-    draft: Any,
-    training: Iterable[TrainingSequence],
-    held_out: Iterable[TrainingSequence],
-    n_draft: int,
-    tick: Callable[[], object] = lambda: None,
+    draft: Any, training: Recorded, held_out: Recorded, n_draft: int, tick: Callable[[], object]
 ) -> tuple[Confidence, dict[str, Any]]:
     """Fit a confidence. Return it with its quality on held-out answers, and that of the score alone, as the
     policy calibrates it: by a line of its logit."""
@@ -151,8 +150,7 @@ def fit(examples: Examples) -> Floats:
         weights -= step
         if np.abs(step).max() < 1e-6:
             break
-    out: Floats = weights / scale
-    return out
+    return np.asarray(weights / scale)
 
 
 def quality(probability: Floats, accepted: Floats) -> dict[str, float]:

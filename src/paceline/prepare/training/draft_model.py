@@ -7,7 +7,7 @@ arXiv:2504.18583)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
 from paceline.prepare.training.evaluate import Acceptance, walk
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
 from paceline.prepare.training.recipe import Recipe, TrainingBatch, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
@@ -95,23 +95,18 @@ class DraftRecipe(Recipe):
             if len(self.base.weights["embed_tokens.weight"]) != self.target.vocab:
                 raise VocabError("the draft model to begin with has another vocabulary than the target")
             return {name: torch.tensor(value) for name, value in self.base.weights.items()}
-        shape, out = self.draft_shape, dict[str, Any]()
+        shape = self.draft_shape
+        out = {"embed_tokens.weight": principal_components(embedding, shape.hidden)}
         for i in range(self.n_layers):
             out |= layer_weights(shape, f"layers.{i}.", shape.hidden, qk_norm=False)
-        return {
-            "embed_tokens.weight": principal_components(embedding, shape.hidden),
-            **out,
-            "norm.weight": torch.ones(shape.hidden),
-        }
+        return {**out, "norm.weight": torch.ones(shape.hidden)}
 
     def loss(self, network: DraftLlama, batch: TrainingBatch, embed: Any) -> Any:
         rows = batch.answered
         outputs = network.outputs(batch.tokens, document_mask(batch.document))[rows]
         return self.sampled_loss([outputs], network.embedding, [batch.at(rows)])
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
         depth = min(n_draft, self.config.depth or n_draft)
 
@@ -141,10 +136,8 @@ class DraftRecipe(Recipe):
             name = f"Draft for {target.name}"
             write_llama(folder / FILE, shape, self.n_layers, weights, name, source)
             return
-        write_safetensors(
-            folder / "model.safetensors",
-            {f"model.{name}": np.asarray(w, np.float32) for name, w in weights.items()},
-        )
+        named = {f"model.{name}": np.asarray(w, np.float32) for name, w in weights.items()}
+        write_safetensors(folder / "model.safetensors", named)
         for pattern in TOKENIZER_FILES:
             for file in source.glob(pattern):
                 shutil.copyfile(file, folder / file.name)

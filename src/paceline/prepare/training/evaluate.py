@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.session import HeadSession
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 
 TEMPERATURES = np.geomspace(0.25, 8.0, 41)
 MAX_CALIBRATED_ROWS = 4096
@@ -40,7 +40,7 @@ class Acceptance:
 
 
 def walk(
-    sequences: Iterable[TrainingSequence],
+    sequences: Recorded,
     accepted_of: Callable[[TrainingSequence], Callable[[int], int]],
     n_draft: int,
     *,

@@ -5,7 +5,7 @@ A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -39,6 +39,9 @@ class TrainingSequence:
     ids: Ids
     logprobs: NDArray[np.float16]
     first_answer: int
+
+
+Recorded = Iterable[TrainingSequence]
 
 
 @runtime_checkable

@@ -40,6 +40,9 @@ class Progress:
     seconds_left: float
 
 
+Watch = Callable[[Progress], object]
+
+
 class Trainer:
     """One run. weights: first weights. embed: the target's embedding matrix [n_vocab, hidden].
     save: writes the numpy weights of the best head."""
@@ -81,10 +84,7 @@ class Trainer:
         return {"kind": self._recipe.kind, "draft_vocab": vocabulary, **settings}
 
     def run(
-        self,
-        training: Sequences,
-        held_out: Sequences,
-        progress: Callable[[Progress], object] = lambda _: None,
+        self, training: Sequences, held_out: Sequences, progress: Watch = lambda _: None
     ) -> Acceptance | None:
         """Train to the end, and return the best head's acceptance; None if none was better than before.
         An interrupt leaves a checkpoint. Raises PacelineError if the disk fails."""
@@ -94,9 +94,7 @@ class Trainer:
             self._write_checkpoint()
         return best
 
-    def _run(
-        self, training: Sequences, held_out: Sequences, progress: Callable[[Progress], object]
-    ) -> Acceptance | None:
+    def _run(self, training: Sequences, held_out: Sequences, progress: Watch) -> Acceptance | None:
         settings, began, spent = self._settings, time.monotonic(), self._seconds
         last_written, best = began, None
         if self._recipe.evaluates_first and not self._best:
@@ -159,12 +157,8 @@ class Trainer:
         """Evaluate, and save the head if it is the best; return its acceptance then."""
         weights = {name: value.detach().float().cpu().numpy() for name, value in self.weights.items()}
         embedding = self._embedding.float().cpu().numpy()
-        found = self._recipe.acceptance(
-            weights,
-            embedding,
-            (held_out[i] for i in range(min(len(held_out), self._settings.held_out))),
-            self._settings.n_draft,
-        )
+        some = (held_out[i] for i in range(min(len(held_out), self._settings.held_out)))
+        found = self._recipe.acceptance(weights, embedding, some, self._settings.n_draft)
         if found.length <= self._best:
             self._worse += 1
             return None

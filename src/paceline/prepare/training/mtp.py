@@ -6,7 +6,7 @@ Llama, with the two halves of a head as rotated pairs. Its logits stay the same 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,13 +34,8 @@ from paceline.models.headers.gguf_file import (
 )
 from paceline.plan import resolve
 from paceline.prepare.training.evaluate import Acceptance, walk
-from paceline.prepare.training.features import TrainingSequence
-from paceline.prepare.training.gguf_files import (
-    llama_names,
-    read_shape,
-    tensor,
-    written,
-)
+from paceline.prepare.training.features import Recorded, TrainingSequence
+from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
 from paceline.prepare.training.plan import TrainingPlan, mtp_file
 from paceline.prepare.training.recipe import make_batch
 from paceline.prepare.training.recipes import Eagle3Recipe
@@ -207,9 +202,7 @@ class MtpRecipe(Eagle3Recipe):
         own = {f"{name}.weight": torch.tensor(value) for name, value in self.layer.weights.items()}
         return own | {"lm_head.weight": self.rows_of(output)}
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """See Recipe. A chain is right as long as each guess behind the true text is."""
         network = self.network({name: torch.from_numpy(value) for name, value in weights.items()})
         table = torch.from_numpy(embedding)

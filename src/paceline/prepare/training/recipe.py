@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from paceline.heads.config import LAST_OUTPUT, HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape, Weights
 from paceline.heads.files import write_head
-from paceline.heads.session import open_session
+from paceline.heads.session import SESSIONS
 from paceline.heads.target import sample_tokens
 from paceline.prepare.training.evaluate import Acceptance, draft_along, walk
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.plan import TrainingOptions
 from paceline.speculative.errors import ModelError
 from paceline.speculative.tree import chain
@@ -70,11 +70,8 @@ class TrainingBatch:
         same = torch.zeros_like(self.weight)
         if n < len(self):
             same[: len(self) - n] = (self.document[n:] == self.document[: len(self) - n]).to(same.dtype)
-        return (
-            torch.roll(self.ids, -n, 0),
-            torch.roll(self.p, -n, 0),
-            torch.roll(self.weight, -n, 0) * same,
-        )
+        ids, p, weight = (torch.roll(values, -n, 0) for values in (self.ids, self.p, self.weight))
+        return ids, p, weight * same
 
     def targets(self, depths: range, rows: Any) -> list[tuple[Any, Any, Any]]:
         """Return ids, p and weight of the tokens so many places behind `rows`, for each depth."""
@@ -194,9 +191,7 @@ class Recipe(ABC):
     def network(self, weights: Mapping[str, Any]) -> Any:
         return self.network_class(self.config, weights)
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """Return the acceptance on held-out answers, which the sessions that decoding uses draft along.
         weights, embedding: numpy arrays."""
         head = self.network(weights)
@@ -204,7 +199,7 @@ class Recipe(ABC):
 
         def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
             n_ctx, like = len(one.tokens) + depth + 1, np.zeros(0, np.float32)
-            session = open_session(head, lambda tokens: embedding[list(tokens)], like, n_ctx)
+            session = SESSIONS[type(head)](head, like, n_ctx, lambda tokens: embedding[list(tokens)])
 
             def is_right(drafted: list[int], token: int) -> bool:
                 _, rows = session.compute(chain(drafted, self.kind))
@@ -289,10 +284,8 @@ class StepsCache:
 
     def extend(self, keys: Any, values: Any) -> tuple[Any, Any]:
         self._parts.append((keys, values))
-        return (
-            torch.cat([keys for keys, _ in self._parts], 1),
-            torch.cat([values for _, values in self._parts], 1),
-        )
+        every_key, every_value = zip(*self._parts, strict=True)
+        return torch.cat(every_key, 1), torch.cat(every_value, 1)
 
 
 def three_layers(layers: int) -> tuple[int, int, int]:

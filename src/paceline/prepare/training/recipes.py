@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from paceline.prepare.training.evaluate import (
     acceptance_of_drafts,
     fit_temperature,
 )
-from paceline.prepare.training.features import TrainingSequence
+from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.recipe import (
     Recipe,
     StepsCache,
@@ -89,12 +89,8 @@ class EagleRecipe(Recipe):
         del layer["layers.0.input_layernorm.weight"]  # the authors' layer has none
         fc = normal(hidden, 2 * hidden)
         fc[:, hidden:] += torch.eye(hidden)
-        return {
-            "fc.weight": fc,
-            "fc.bias": torch.zeros(hidden),
-            **layer,
-            "lm_head.weight": self.rows_of(output),
-        }
+        first = {"fc.weight": fc, "fc.bias": torch.zeros(hidden)}
+        return {**first, **layer, "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: EagleHead, batch: TrainingBatch, embed: Any) -> Any:
         features = batch.hidden[:, 0]
@@ -223,9 +219,7 @@ class ExitRecipe(Recipe):
     def network(self, weights: Mapping[str, Any]) -> Any:
         return self.network_class(replace(self.config, exits=()), weights)
 
-    def acceptance(
-        self, weights: Weights, embedding: Any, sequences: Iterable[TrainingSequence], n_draft: int
-    ) -> Acceptance:
+    def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
         network, some = self.network(weights), list(sequences)
         drafts, facts = list[Drafts](), list[ExitFacts]()
@@ -282,8 +276,7 @@ class ExitsRecipe(ExitRecipe):
 
     def _logits(self, network: ExitsHead, one: TrainingSequence, place: int) -> NDArray[np.float32]:
         hidden = one.hidden[one.first_answer - 1 : -1, place].astype(np.float32)
-        out: NDArray[np.float32] = network.logits(hidden, place)
-        return out
+        return np.asarray(network.logits(hidden, place))
 
 
 class KangarooRecipe(ExitRecipe):
@@ -301,9 +294,7 @@ class KangarooRecipe(ExitRecipe):
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         layer = layer_weights(self.shape, "layers.0.", self.shape.hidden, qk_norm=False)
         layer = {name: value for name, value in layer.items() if "attn" in name or "input" in name}
-        layer["layers.0.self_attn.o_proj.weight"] = torch.zeros(
-            self.shape.hidden, self.shape.heads * self.shape.head_dim
-        )
+        layer["layers.0.self_attn.o_proj.weight"].zero_()
         return {**layer, "norm.weight": self.final_norm(output), "lm_head.weight": self.rows_of(output)}
 
     def loss(self, network: KangarooHead, batch: TrainingBatch, embed: Any) -> Any:
@@ -316,5 +307,4 @@ class KangarooRecipe(ExitRecipe):
         hidden = one.hidden[:-1, 0].astype(np.float32)
         n, caches = len(hidden), [KeyValueCache() for _ in network.layers]
         outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
-        out: NDArray[np.float32] = network.logits(outputs[one.first_answer - 1 :])
-        return out
+        return np.asarray(network.logits(outputs[one.first_answer - 1 :]))

@@ -28,21 +28,20 @@ _status: KernelStatus | None = None
 _entering, _watching = threading.Lock(), threading.Lock()
 
 
-def load_kernels(path: str = "") -> KernelStatus:
-    """Compile the library if needed, load it and hook into ggml, once a process and before the first model.
-    path: the instruction set to use, or "" for the best."""
+def load_kernels() -> KernelStatus:
+    """Compile the library if needed, load it and hook into ggml: once a process, before the first model."""
     global _status
     with _entering:
         if _status is None:
-            _status = _hook_into_ggml(path)
+            _status = _hook_into_ggml()
         return _status
 
 
-def _hook_into_ggml(path: str) -> KernelStatus:
+def _hook_into_ggml() -> KernelStatus:
     global _library
     try:
         library, file, llama = _compiled_library()
-        if reason := library.paceline_kernels_enter(path.encode(), llama):
+        if reason := library.paceline_kernels_enter(b"", llama):
             return KernelStatus(reason=reason.decode())
         amx_types = amx.types_faster_with_amx(
             lambda n, rows, to: library.paceline_kernels_seconds(n, rows, to.encode()), file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from paceline.system.home import to_stderr
@@ -34,13 +35,8 @@ def types_faster_with_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
     if seconds(TYPES["Q8_0"], 1, AMX) < 0:
         return ()
     to_stderr("comparing kernels with AMX, this once")
-    left = tuple(
-        name
-        for name, number in TYPES.items()
-        if 0
-        < MIN_ADVANTAGE * benchmark_seconds(seconds, number, AMX)
-        < benchmark_seconds(seconds, number, OWN_KERNELS)
-    )
+    cost = partial(benchmark_seconds, seconds)
+    left = tuple(name for name, n in TYPES.items() if 0 < MIN_ADVANTAGE * cost(n, AMX) < cost(n, OWN_KERNELS))
     with suppress(OSError), atomic_write(file) as part:
         part.write_text(json.dumps({"processor": cpu_name(), "left": left}), "utf-8")
     return left
