@@ -13,16 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.headers.gguf_header import (
-    ARRAY,
-    BOOL,
-    DEFAULT_ALIGNMENT,
-    NUMBERS,
-    STRING,
-    TYPES,
-    TensorInfo,
-    read_header,
-)
+from paceline.models.headers.gguf_header import ARRAY, BOOL, NUMBERS, STRING, TYPES, TensorInfo, read_header
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.speculative.validation import unknown
@@ -43,10 +34,8 @@ class GGUFFile:
         self.path = path
         header = read_header(path, keep)
         self.values, self.text, self.number = header.metadata, header.text, header.number
-        self.length = header.length
+        self.length, self.alignment, self._data = header.length, header.alignment, header.data
         self.tensors = {tensor.name: tensor for tensor in header.tensors}
-        self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
-        self._data = header.data
         with path.open("rb") as file:
             raw = file.read(header.data)
         self.fields = {key: raw[start:end] for key, (start, end) in header.spans.items()}

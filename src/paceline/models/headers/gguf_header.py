@@ -90,6 +90,7 @@ class GGUFHeader:
     metadata: Mapping[str, Value]
     spans: Mapping[str, tuple[int, int]]
     tensors: tuple[TensorInfo, ...]
+    alignment: int
     data: int
     size: int
 
@@ -246,7 +247,7 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
                 f"tensor {_shown(tensor.name)} ends {over:,} bytes after the end of the file: it was not "
                 "downloaded whole, fetch it again"
             )
-    return GGUFHeader(path, metadata, spans, tensors, data, cursor.size)
+    return GGUFHeader(path, metadata, spans, tensors, alignment, data, cursor.size)
 
 
 def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:

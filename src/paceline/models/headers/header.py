@@ -9,14 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
-from paceline.models.headers.facts import (
-    MTP_ARCHS,
-    RECURRENT,
-    SOMETIMES_MTP,
-    ModelFacts,
-    TokenizerFacts,
-    cache_kind,
-)
+from paceline.models.headers import facts
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
 from paceline.models.headers.plain_file import exists, open_regular_file
@@ -25,13 +19,11 @@ from paceline.speculative.errors import ModelError
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
-_SAME = (
-    *("bos", "eos", "eot", "eom", "cls", "mask"),
-    *("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"),
-)
 # Deprecated names first: later entries override them.
 _ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
-_ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"} | {word: word for word in _SAME}
+_ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"}
+_ROLES |= {role: role for role in ("bos", "eos", "eot", "eom", "cls", "mask")}
+_ROLES |= {f"fim_{part}": f"fim_{part}" for part in ("pre", "suf", "mid", "pad", "rep", "sep")}
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
 _MAX_ARCH_CHARACTERS = 64  # of an architecture's name
@@ -61,7 +53,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
     arch = first.text("general.architecture")
     if not arch or len(arch) > _MAX_ARCH_CHARACTERS or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
-    memory = cache_kind(arch)
+    memory = facts.cache_kind(arch)
     name, file = first.text("general.name"), first.path
     return ModelFacts(
         files=tuple(part.path for part in parts),
@@ -80,7 +72,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         experts_used=first.number(f"{arch}.expert_used_count"),
         memory=memory,
         sliding_window=first.number(f"{arch}.attention.sliding_window"),
-        kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(first, arch),
+        kv_bytes=0 if memory == facts.RECURRENT else kv_bytes_per_token(first, arch),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         mtp=mtp_state(parts, arch),
         mtp_cost=mtp_cost(parts, arch),
@@ -153,10 +145,10 @@ def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     layers = _mtp_layers(parts[0], arch)
     if arch == "gemma4":
         return SEPARATE
-    if arch not in MTP_ARCHS:
+    if arch not in facts.MTP_ARCHS:
         return NO_GRAPH if layers else ABSENT
     if not layers:
-        return ABSENT if arch in SOMETIMES_MTP else STRIPPED
+        return ABSENT if arch in facts.SOMETIMES_MTP else STRIPPED
     name = f"blk.{layers[0]}.nextn.eh_proj.weight"
     return USABLE if any(tensor.name == name for part in parts for tensor in part.tensors) else STRIPPED
 

@@ -12,17 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import FailFast, StrictInt, TypeAdapter, ValidationError
 
+from paceline.models.headers import vocabulary
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.plain_file import exists, read_json
-from paceline.models.headers.vocabulary import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    end_tokens,
-)
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import truncated
 
@@ -105,7 +97,7 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
         texts=texts,
         types=types,
         special=special,
-        ends=end_tokens(texts, special),
+        ends=vocabulary.end_tokens(texts, special),
         add_bos=add_bos,
         add_eos=add_eos,
     )
@@ -136,17 +128,18 @@ def _tokens(
     named: Mapping[int, str], added: Mapping[int, AddedToken], kind: str, unknown: Any, size: int
 ) -> tuple[list[bytes], list[int]]:
     """Return the texts and types of `size` tokens by id. Unnamed ids are padding."""
-    texts, types = [b"[PAD%d]" % token for token in range(size)], [UNUSED] * size
+    texts, types = [b"[PAD%d]" % token for token in range(size)], [vocabulary.UNUSED] * size
     for token, text in named.items():
-        types[token] = BYTE if kind == "SPM" and _BYTE.fullmatch(text) else NORMAL
+        byte = kind == "SPM" and _BYTE.fullmatch(text)
+        types[token] = vocabulary.BYTE if byte else vocabulary.NORMAL
         if kind == "WPM":
             text = text[2:] if text.startswith("##") else f"▁{text}"
         texts[token] = _encoded(text)
     for token, entry in added.items():
         text, control = entry.content, entry.special or _LOOKS_SPECIAL.fullmatch(entry.content)
-        types[token] = CONTROL if control else USER_DEFINED
+        types[token] = vocabulary.CONTROL if control else vocabulary.USER_DEFINED
         if kind == "SPM" and text == unknown:
-            types[token] = UNKNOWN
+            types[token] = vocabulary.UNKNOWN
         texts[token] = _encoded(text if control else text.replace("▁", " "))
     return texts, types
 
