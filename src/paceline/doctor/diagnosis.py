@@ -106,10 +106,8 @@ def verification_too_expensive(e: Evidence) -> Iterator[Cause]:
     needed = theory.break_even(ratio, e.length)
     if needed is None or a < needed:
         must = "more than certainty" if needed is None else f"an acceptance of {needed:.2f}"
-        why = (
-            f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes {must} "
-        )
-        why += f"to pay; {a:.2f} was measured"
+        why = f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes "
+        why += f"{must} to pay; {a:.2f} was measured"
         yield Cause("verification too dear", HIGH, why, _other_length(e, a))
 
 

@@ -83,9 +83,8 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
-        files.note_read_error(
-            "which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list"
-        )
+        path = f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list"
+        files.note_read_error("which processors share a core", path)
     # The kernel names the efficiency cores of Intel's processors.
     atoms, fast = files.cpus("/sys/devices/cpu_atom/cpus"), files.cpus("/sys/devices/cpu_core/cpus")
     slow = atoms - fast if atoms and fast else frozenset()

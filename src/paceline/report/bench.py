@@ -146,9 +146,8 @@ def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Bloc
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         cells.setdefault(printable(result["system"]), {})[result["category"]] = _category_cell(result)
-    rows = tuple(
-        (name, *(of.get(one, NOT_MEASURED) for one in (*categories, ""))) for name, of in cells.items()
-    )
+    names = (*categories, "")
+    rows = tuple((name, *(of.get(one, NOT_MEASURED) for one in names)) for name, of in cells.items())
     columns = ("method", *(printable(name).replace("-", "-\n") for name in categories), "all")
     title = "speedup by category (plain: t/s; ~ no clear difference from plain)"
     return Block(title, columns, rows, 1)

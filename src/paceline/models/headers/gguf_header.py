@@ -243,10 +243,8 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
     data = -(-cursor.position // alignment) * alignment
     for tensor in tensors:
         if (over := data + tensor.offset + tensor.length - cursor.size) > 0:
-            raise InvalidFile(
-                f"tensor {_shown(tensor.name)} ends {over:,} bytes after the end of the file: it was not "
-                "downloaded whole, fetch it again"
-            )
+            where = f"tensor {_shown(tensor.name)} ends {over:,} bytes after the end of the file"
+            raise InvalidFile(f"{where}: it was not downloaded whole, fetch it again")
     return GGUFHeader(path, metadata, spans, tensors, alignment, data, cursor.size)
 
 

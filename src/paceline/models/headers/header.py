@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
 from paceline.models.headers.plain_file import exists, open_regular_file
 from paceline.models.headers.vocabulary import end_tokens
-from paceline.speculative.errors import ModelError
+from paceline.models.names import model_path
+from paceline.speculative.errors import ModelError, PacelineError
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
@@ -34,20 +35,28 @@ _F16_BYTES = 2
 _ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 
 
-def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
-    """Read a GGUF file, any part of a split model, or a folder with config.json.
+def read_model_facts(reference: Path, *, tokens: bool = True) -> ModelFacts:
+    """Read a GGUF file, any part of a split model, or a folder with config.json; hf: before it is left out.
     tokens: read the vocabulary, which takes longer. Raises ModelError for damaged or other files."""
     from paceline.models.headers.hub_folder import read_folder
 
-    path = Path(path)
+    path = model_path(reference)
     folder = os.path.isdir(path)  # noqa: PTH112  # Path's may raise
     return read_folder(path, tokens=tokens) if folder else read_gguf(path, tokens=tokens)
 
 
-def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
+def facts_or_note(path: Path, note: Callable[[str], object]) -> ModelFacts | None:
+    """Read a model without its vocabulary. If that fails, call `note` and return None."""
+    try:
+        return read_model_facts(path, tokens=False)
+    except (PacelineError, OSError) as error:
+        note(f"header of {path.name}: {error}")
+        return None
+
+
+def read_gguf(path: Path, *, tokens: bool = True) -> ModelFacts:
     """Read a GGUF model. Raises ModelError for a damaged file or a missing part.
     Absent special tokens and flags stay unset; models/headers/vocabulary.py knows llama.cpp's defaults."""
-    path = Path(path)
     parts = read_parts(path, tokens=tokens)
     first = parts[0]
     arch = first.text("general.architecture")
@@ -94,10 +103,8 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
         return [header]
     paths = split_part_paths(path)
     if len(paths) != count:
-        raise ModelError(
-            f"{path}: is one of {count} parts, and llama.cpp finds them by their names only: "
-            f"name them NAME-00001-of-{count:05d}.gguf and so on"
-        )
+        why = f"is one of {count} parts, and llama.cpp finds them by their names only"
+        raise ModelError(f"{path}: {why}: name them NAME-00001-of-{count:05d}.gguf and so on")
     if missing := next((part for part in paths if not exists(part)), None):
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
     parts = [header if part == path else read_header(part, keep) for part in paths]

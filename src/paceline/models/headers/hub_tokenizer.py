@@ -61,10 +61,9 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     Raises ModelError for a missing or damaged tokenizer.json."""
     path = folder / "tokenizer.json"
     if not exists(path):
-        raise ModelError(
-            f"{folder}: has no tokenizer.json, without which its vocabulary cannot be read: fetch it, or "
-            "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        why = "has no tokenizer.json, without which its vocabulary cannot be read"
+        make = "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        raise ModelError(f"{folder}: {why}: fetch it, or {make}")
     try:
         data = TypeAdapter(TokenizerFile).validate_python(read_json(path, MAX_SIZE))
     except ValidationError as error:

@@ -157,10 +157,8 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
                 received += _fill(part, url, remote, watch)
             if (actual := _digest(part, remote)) != remote.digest:
                 part.unlink()
-                raise ModelError(
-                    f"{remote.name}: the hub states the hash {remote.digest}, what came has {actual}: it "
-                    "was thrown away; try again, and do not trust it if this stays so"
-                )
+                why = f"the hub states the hash {remote.digest}, what came has {actual}: it was thrown away"
+                raise ModelError(f"{remote.name}: {why}; try again, and do not trust it if this stays so")
             part.replace(blob)
             return received
     except Timeout as error:
@@ -178,10 +176,8 @@ class _DownloadFile:
 
     def write(self, piece: bytes) -> int:
         if self._file.tell() + len(piece) > self._remote.size:
-            raise PacelineError(
-                f"{self._remote.name}: more than the {self._remote.size:,} bytes come that were promised; "
-                "try again"
-            )
+            why = f"more than the {self._remote.size:,} bytes come that were promised"
+            raise PacelineError(f"{self._remote.name}: {why}; try again")
         self.received += len(piece)
         self._file.write(piece)
         self._file.flush()  # so that a killed process keeps what it received
