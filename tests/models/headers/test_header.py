@@ -183,7 +183,7 @@ def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
         listener.bind("socket.gguf")
         for name in ("pipe.gguf", "socket.gguf", "loop.gguf", "/dev/zero", "gone.gguf"):
             with pytest.raises(ModelError, match=f"{name}: (is neither|cannot be read)"):
-                read_model_facts(name)
+                read_model_facts(Path(name))
 
 
 @pytest.mark.parametrize(
