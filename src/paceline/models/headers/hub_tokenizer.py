@@ -81,10 +81,8 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     limit = min(MAX_TOKENS, 2 * len(ids) + 65536)  # a few large ids would make millions of texts
     valid = all(type(token) is int and 0 <= token < limit for token in ids)
     if not valid or size > limit or not all(isinstance(text, str) for _, text in pairs):
-        raise ModelError(
-            f"{path}: has {len(ids):,} tokens: each must be a text, and ids and the vocab_size of "
-            f"config.json whole numbers up to {limit:,}"
-        )
+        why = "each must be a text, and ids and the vocab_size of config.json whole numbers"
+        raise ModelError(f"{path}: has {len(ids):,} tokens: {why} up to {limit:,}")
     kind, size = _kind(data, arch), max(size, max(ids, default=-1) + 1)
     texts, types = _tokens(dict(pairs), added, kind, data.model.unk_token, size)
     first = {text: token for token, text in reversed(list(enumerate(texts)))}

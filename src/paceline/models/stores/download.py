@@ -147,10 +147,9 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
             have = part.stat().st_size if part.exists() else 0
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
-                raise PacelineError(
-                    f"{remote.name} has {format_bytes(remote.size)}, and {part.parent} "
-                    f"{format_bytes(free)} free: make room, or name another folder with HF_HUB_CACHE"
-                )
+                sizes = f"{format_bytes(remote.size)}, and {part.parent} {format_bytes(free)} free"
+                advice = "make room, or name another folder with HF_HUB_CACHE"
+                raise PacelineError(f"{remote.name} has {sizes}: {advice}")
             received = _fill(part, url, remote, watch)
             if have and _digest(part, remote) != remote.digest:
                 part.unlink()  # the resumed part was damaged, as by a system crash

@@ -15,8 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.headers import gguf_file
-from paceline.models.headers.gguf_file import GGUFFile, TensorRows, TensorToWrite, metadata_field
+from paceline.models.headers.gguf_file import (
+    GGUFFile,
+    TensorRows,
+    TensorToWrite,
+    metadata_field,
+    number_list_field,
+    quantise_part,
+    weight_type,
+    write_gguf,
+)
 from paceline.models.zoo.layout import Layout, choose_layout, read_layout, segments_of, tensor_shapes
 from paceline.system.whole import check_output, write_output
 
@@ -84,7 +92,7 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
         kv_heads = [layout.kv_heads * (not layout.is_recurrent(i)) for i in range(layout.blocks)]
         key = f"{arch}.attention.head_count_kv"
         if any(layout.recurrent):
-            fields[key] = gguf_file.number_list_field(key, kv_heads)
+            fields[key] = number_list_field(key, kv_heads)
         else:
             values[key] = layout.kv_heads
         if f"{arch}.rope.dimension_count" not in file.fields:
@@ -126,12 +134,12 @@ def write_widened(
         # As in llama.cpp, norms stay F32, and the output matrix of a Q4_0 model has more bits.
         small = len(shape) == 1 or any(part in name for part in SMALL)
         kind = "F32" if small else "Q8_0" if (ftype, name) == ("Q4_0", output) else ftype
-        return gguf_file.quantise_part(name, shape[::-1], gguf_file.weight_type(kind), partial(rows, name))
+        return quantise_part(name, shape[::-1], weight_type(kind), partial(rows, name))
 
     parts = [part(name, shape) for name, shape in tensor_shapes(layout)]
     file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
     metadata, written = widened_metadata(source, layout, scale, int(file_type)), count(1)
-    gguf_file.write_gguf(out, metadata, parts, source.alignment, lambda: progress(next(written) / len(parts)))
+    write_gguf(out, metadata, parts, source.alignment, lambda: progress(next(written) / len(parts)))
 
 
 def inflate(
@@ -147,7 +155,7 @@ def inflate(
     """Write a GGUF of about `parameters` weights (60M to 2B, within 5%) with the outputs of `source`.
     Return the layout and the file's bytes. `out` appears only when it is complete.
     Raises UsageError (size, type, existing file), ModelError (source, full disk) or PacelineError."""
-    kind = gguf_file.weight_type(ftype).name
+    kind = weight_type(ftype).name
     check_output(out, source, force=force)
     file = GGUFFile(source)
     old = read_layout(file)
