@@ -142,8 +142,9 @@ def expected_of_mtp(model: Path, costs: DecodingCosts | None) -> list[float] | N
     from paceline.doctor.draft_advice import COMPARED_CONTEXT, expected_speedups
     from paceline.fits import USABLE
     from paceline.models.headers.header import read_model_facts
+    from paceline.models.names import model_path
 
-    facts = read_model_facts(model, tokens=False)
+    facts = read_model_facts(model_path(model), tokens=False)
     return expected_speedups(costs, facts.mtp_cost, COMPARED_CONTEXT) if facts.mtp == USABLE else None
 
 
