@@ -108,8 +108,10 @@ def method_for(engine: str, request: EngineRequest) -> str:
             raise UsageError(f"--draft {names} needs a draft model: give one (-md)")
         return COPIES
     if names not in ("auto", "model"):
-        another = f"{names} with a draft model is another: use --draft model, or leave out -md"
-        raise UsageError(f"{engine} drafts by one method at a time, and {another}")
+        raise UsageError(
+            f"{engine} drafts by one method at a time, and {names} with a draft model is another: use "
+            "--draft model, or leave out -md"
+        )
     return draft_kind(strip_prefix(request.draft))
 
 
