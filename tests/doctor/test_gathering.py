@@ -29,7 +29,7 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
     target = facts("t", size=100, experts=8, experts_used=2, memory=HYBRID)
     draft = facts("d", size=20)
     costs = DecodingCosts(PassCosts({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), PassCosts({256: {1: 0.01}}))
-    found = evidence_of_models(HARDWARE, target, draft, costs, threads=3, gpu_layers=7)
+    found = evidence_of_models(HARDWARE, target, draft, costs, {"threads": 3, "gpu_layers": 7})
     assert found == Evidence(
         threads=3,
         physical=HARDWARE.cores.physical,

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,12 +23,10 @@ from paceline.bench.runner import Runner, Tick, Watch
 from paceline.bench.suites.workload import Item, filter_size, interleaved, length, load, sample_items
 from paceline.bench.summary import BenchResult, summarize
 from paceline.bench.system import ItemMeasurements
-from paceline.models.headers.facts import ModelFacts
-from paceline.models.headers.header import read_model_facts
-from paceline.models.names import model_path
+from paceline.models.headers.header import facts_or_note
 from paceline.plan import model_files
 from paceline.settings import AUTO, Drafting
-from paceline.speculative.errors import HistoryError, PacelineError, UsageError
+from paceline.speculative.errors import HistoryError, UsageError
 from paceline.storage.corpora import Corpora
 
 LONG_ITEM_CHARACTERS = 12_000  # an item of this length needs a longer context
@@ -37,13 +34,6 @@ LONGEST_CONTEXT = 8192  # tokens
 FULL_CONTEXT = 4096  # a target with a shorter context gets the tiny items of a suite
 TIMED_MAX_TOKENS = 128  # tokens of an answer under a time limit
 GATE_TIME_SHARE = 1 / 3  # of a time limit, for the gate of a sampled bench
-
-
-def facts_of(target: Path) -> ModelFacts | None:
-    try:
-        return read_model_facts(model_path(target), tokens=False)
-    except (PacelineError, OSError):  # the toy model, or a file that loading will report
-        return None
 
 
 @dataclass
@@ -111,8 +101,9 @@ class Bench:
         used = [name for method in self._methods for name in method.drafting.drafters]
         self._target, self._draft = model_files(plan.models.target, plan.models.draft, used)
         check_draft(self._methods, self._draft is not None)
-        # Real requests for a model with a chat template, otherwise texts to complete.
-        self._facts = facts = facts_of(self._target)
+        # Real requests for a model with a chat template, otherwise texts to complete. Without facts it is the
+        # toy model, or a file that loading will report.
+        self._facts = facts = facts_or_note(self._target, lambda _: None)
         suite = plan.suite or ("real" if facts is not None and facts.chat_template else "toy")
         self._plan = plan = replace(plan, suite=suite)
         self.record = BenchRecord(plan, run=run)

@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.api import LLM
-from paceline.bench.certify.certificate import (
-    CertifyPlan,
-    altered_target_message,
-    extend_texts,
-    sampled_check,
-)
+from paceline.bench.certify import certificate
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import explain, first_non_greedy_token, rows_of
 from paceline.settings import Drafting
@@ -113,7 +108,8 @@ class Contestant:
         if self.failed:
             return GateVerdict(False, f"failed: {self.failed}")
         if self.target_alteration:
-            return GateVerdict(False, f"NOT LOSSLESS: {altered_target_message(self.target_alteration)}")
+            message = certificate.altered_target_message(self.target_alteration)
+            return GateVerdict(False, f"NOT LOSSLESS: {message}")
         if self.reference is not None and not self.outcomes:
             return NOT_CHECKED
         worst = next((f"{item} {found}" for item, found in self.outcomes.items() if severity(found) > 1), "")
@@ -151,9 +147,9 @@ def tokens_of(llm: LLM, answer: BenchAnswer, plain: Sequence[int] | None) -> tup
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> GateVerdict:
     """Check that sampled output has the target's distribution. texts: prompts with their greedy outputs."""
     for contexts, runs in SAMPLED_CHECK_SIZES:
-        plan = CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
-        extended = extend_texts(texts[:contexts], llm.target.caps.n_ctx)
-        sampled = sampled_check(llm, plan, extended, lambda: None)
+        plan = certificate.CertifyPlan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
+        extended = certificate.extend_texts(texts[:contexts], llm.target.caps.n_ctx)
+        sampled = certificate.sampled_check(llm, plan, extended, lambda: None)
         if sampled.drafted > 0:
             if sampled.passed:
                 return GateVerdict(True, "unbiased")

@@ -20,9 +20,8 @@ MEASURING_OPTIONS = OptionGroup(option_table(
     ("seconds", float, 10.0, "--seconds", "X", "Time for the target, about."),
     ("refresh", bool, False, "--refresh", "", "Measure again, in place of stored costs."),
 ))  # fmt: skip
-CROSS_VOCAB_OPTION = OptionGroup(
-    [option.replace(default="auto") for option in DRAFTING_OPTIONS.parameters if option.name == "cross_vocab"]
-)
+CROSS_VOCAB = next(option for option in DRAFTING_OPTIONS.parameters if option.name == "cross_vocab")
+CROSS_VOCAB_OPTION = OptionGroup([CROSS_VOCAB.replace(default="auto")])
 
 
 @with_option_groups(models=MODEL_OPTIONS, drafting=CROSS_VOCAB_OPTION, measuring=MEASURING_OPTIONS)

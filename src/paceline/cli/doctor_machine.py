@@ -18,6 +18,7 @@ from paceline.fits import what_fits
 from paceline.hardware.probe import Hardware, probe
 from paceline.loading import load_options
 from paceline.models import zoo
+from paceline.models.headers.header import facts_or_note
 from paceline.models.resolve import file_of
 from paceline.report import costs as costs_report
 from paceline.report import hardware as hardware_report
@@ -74,14 +75,11 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     """Return the diagnosis as `--json` prints it. record: the costs."""
     read_errors: list[str] = []
     target, draft = (
-        None if model is None or not model.path.exists() else gathering.read_header(model.path, read_errors)
+        None if model is None or not model.path.exists() else facts_or_note(model.path, read_errors.append)
         for model in (llm.target, llm.draft)
     )
-    settings, run = llm.target.settings, None
-    costs, doubt = DecodingCosts.read(record), next(iter(record["doubts"].values()), "")
-    used = {"threads": settings["threads"], "gpu_layers": settings.get("gpu_layers", 0)}
-    used["cache_type"] = settings.get("cache_type", "")
-    evidence = gathering.evidence_of_models(hardware, target, draft, costs, doubt, **used)
+    costs, doubt, run = DecodingCosts.read(record), next(iter(record["doubts"].values()), ""), None
+    evidence = gathering.evidence_of_models(hardware, target, draft, costs, llm.target.settings, doubt)
     if llm.draft is not None:
         evidence, run = gathering.evidence_of_run(evidence, llm, tick)
     return {

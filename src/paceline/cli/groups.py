@@ -187,10 +187,8 @@ SERVER_SAMPLING_OPTIONS = OptionGroup(
 def _chat_sampling(**given: Any) -> tuple[Sampling, dict[str, Any]]:
     """Return a `Sampling`, and the given values of the fields for which a model file may have defaults."""
     explicit = _drop_unset(**given)
-    return (
-        _sampling(**{"temperature": 1.0} | explicit),
-        {name: value for name, value in explicit.items() if name in DEFAULT_CHAT_SAMPLING},
-    )
+    named = {name: value for name, value in explicit.items() if name in DEFAULT_CHAT_SAMPLING}
+    return _sampling(**{"temperature": 1.0} | explicit), named
 
 
 OTHERS = [option for option in SAMPLING_OPTIONS.parameters if option.name not in DEFAULT_CHAT_SAMPLING]

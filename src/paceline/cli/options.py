@@ -36,7 +36,7 @@ OUTPUT = "Output"
 def option(
     panel: str,
     names: str,
-    metavar: str,
+    metavar: str | None,
     help: str,  # noqa: A002  # typer's word
     *,
     env: bool = True,
@@ -44,20 +44,21 @@ def option(
     maximum: float | None = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Return a typer option. names: such as "-n --n-predict".
+    """Return a typer option. names: such as "-n --n-predict". metavar: None for a flag.
     env: True if the long name's environment variable sets the option, too."""
+    name = names.split()[-1].partition("/")[0]
     return typer.Option(
         *names.split(),
-        envvar=variable(names.split()[-1]) if env else None,
+        envvar=variable(name) if env else None,
         show_envvar=False,
-        show_default="Default:" not in help,
+        show_default=metavar is not None and "Default:" not in help,
         help=help,
         metavar=metavar,
         min=minimum,
         max=maximum,
         rich_help_panel=panel,
         callback=callback,
-        autocompletion=COMPLETIONS.get(names.split()[-1]),
+        autocompletion=COMPLETIONS.get(name),
     )
 
 
@@ -69,14 +70,7 @@ def model_file(names: str, help: str) -> Any:  # noqa: A002
 def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
     """Return a switch. Its opposite (--no-) lets the command line overrule the environment."""
     opposite = f"--{name[5:]}" if name.startswith("--no-") else f"--no-{name[2:]}"
-    return typer.Option(
-        f"{name}/{opposite}",
-        envvar=variable(name),
-        show_envvar=False,
-        show_default=False,
-        help=help,
-        rich_help_panel=panel,
-    )
+    return option(panel, f"{name}/{opposite}", None, help)
 
 
 def argument(metavar: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002

@@ -92,9 +92,8 @@ def pairs(
 def _target(text: str) -> ModelFacts:
     from paceline.cli.references import resolved
     from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import model_path
 
-    facts = read_model_facts(model_path(resolved(text)))
+    facts = read_model_facts(resolved(text))
     if not facts.size:
         raise ModelError(f"{text}: has no weights: fetch them too")
     return facts
@@ -221,12 +220,12 @@ def check(
     from paceline.fits import why_not
     from paceline.models.compatibility.check import compare
     from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import is_view, model_path
+    from paceline.models.names import is_view
     from paceline.report.compatibility import write
 
     paths = resolved(target), resolved(draft)
     if (kind := kind_of(paths[1])) == DRAFT:
-        compatibility = compare(*(read_model_facts(model_path(path)) for path in paths))
+        compatibility = compare(*map(read_model_facts, paths))
         print_record(compatibility.as_dict(), as_json, write)
         return 0 if compatibility.usable else 3
     known, text = header_traits(paths[0]), "a part of the target"

@@ -11,15 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TimeRemainingColumn
 
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import print_note
@@ -59,7 +51,7 @@ class ProgressLines(Progress):
 
 
 @contextmanager
-def bars(*columns: ProgressColumn) -> Iterator[Progress]:
+def bars(*columns: ProgressColumn | str) -> Iterator[Progress]:
     """Draw progress bars. The cursor, which rich hides, is shown again however the process ends."""
     console = Console(file=sys.stderr)
     with ExitStack() as stack:
@@ -75,8 +67,7 @@ def progress(work: Mapping[str, int], interrupts: Interrupts, *, at_end: bool = 
     """Yield a function to be called after each step, with its kind.
     The function raises KeyboardInterrupt after Ctrl-C; with at_end, so does the end of the context.
     work: the number of steps of each kind, or UNKNOWN."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with bars(*columns) as drawing:
+    with bars("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as drawing:
         totals = {kind: None if n == UNKNOWN else n for kind, n in work.items() if n}
         tasks = {kind: drawing.add_task(kind, total=n, start=False) for kind, n in totals.items()}
         interrupts.defer_first()

@@ -130,9 +130,8 @@ def serve(
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError(
-            f"serving needs {error.name}: pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
-        ) from error
+        install = "pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
+        raise MissingExtraError(f"serving needs {error.name}: {install}") from error
 
     from pydantic import ValidationError
 

@@ -117,11 +117,11 @@ def train(
 @contextmanager
 def stages(interrupts: Interrupts) -> Iterator[Callable[[str, Any], None]]:
     """Yield a function that draws the progress of a stage; it raises KeyboardInterrupt after Ctrl-C."""
-    from rich.progress import BarColumn, TextColumn
+    from rich.progress import BarColumn
 
     from paceline.cli.progress import bars
 
-    with bars(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}")) as drawing:
+    with bars("{task.description}", BarColumn(), "{task.fields[detail]}") as drawing:
         tasks: dict[str, Any] = {}
         interrupts.defer_first()
 

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from paceline.fits import ABSENT, STRIPPED
 from paceline.hardware.cores import cores_taken
 from paceline.models.headers.facts import HYBRID, RECURRENT
-from paceline.speculative.policy.speedup_formulas import (
-    acceptance,
-    best_n_draft,
-    break_even,
-    distinct_experts,
-    expected_tokens,
-    speedup,
-)
+from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.printable import count
 
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")
@@ -25,6 +18,7 @@ MIN_DRAFT_SHARE = 0.25  # of a step's time: a smaller share does not decide
 MIN_REJECTED = 0.5  # of drafts, which are rejected somewhere: fewer do not matter
 MIN_DRAFTED_TOKENS = 20  # for an acceptance rate
 MIN_ACCEPTANCE = 0.1  # of a draft that fits at all
+SHORT_DRAFTS = "keep drafts short and certain (--draft auto, or a higher --p-min)"
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class Evidence:
     @property
     def acceptance(self) -> float | None:
         """Return the chance that a drafted token is accepted; None after too few tokens."""
-        return acceptance(self.accepted, self.rejected) if self.drafted >= MIN_DRAFTED_TOKENS else None
+        return theory.acceptance(self.accepted, self.rejected) if self.drafted >= MIN_DRAFTED_TOKENS else None
 
     @property
     def length(self) -> int:
@@ -109,16 +103,12 @@ def verification_too_expensive(e: Evidence) -> Iterator[Cause]:
     a, ratio = e.acceptance, e.relative(e.length + 1)
     if a is None or ratio is None:
         return
-    needed = break_even(ratio, e.length)
+    needed = theory.break_even(ratio, e.length)
     if needed is None or a < needed:
         must = "more than certainty" if needed is None else f"an acceptance of {needed:.2f}"
-        yield Cause(
-            "verification too dear",
-            HIGH,
-            f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes {must} "
-            f"to pay; {a:.2f} was measured",
-            _other_length(e, a),
-        )
+        why = f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes "
+        why += f"{must} to pay; {a:.2f} was measured"
+        yield Cause("verification too dear", HIGH, why, _other_length(e, a))
 
 
 def _other_length(e: Evidence, a: float) -> str:
@@ -126,7 +116,7 @@ def _other_length(e: Evidence, a: float) -> str:
         return e.relative(rows) or float(rows)
 
     most = max(1, max(e.curve or (2,)) - 1)
-    best = best_n_draft(a, e.draft_cost or 0.0, verify, longest=most)
+    best = theory.best_n_draft(a, e.draft_cost or 0.0, verify, longest=most)
     if best == 0:
         return "decode plainly here (--draft none), or use a draft that is right more often"
     return f"drafts of {best} (--n-draft {best}), or --draft auto, which decides by what passes cost"
@@ -138,11 +128,11 @@ def draft_too_expensive(e: Evidence) -> Iterator[Cause]:
     share = (e.times or {}).get("draft", 0.0) / total if total > 0 else 0.0
     if a is None or cost is None or verify is None or share < MIN_DRAFT_SHARE:
         return
-    free, real = (speedup(a, e.length, c, verify) for c in (0.0, cost))
+    free, real = (theory.speedup(a, e.length, c, verify) for c in (0.0, cost))
     decides = free > 1.0 >= real
     lines = f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
     if decides:
-        lines += f", and {expected_tokens(a, e.length):.2f} tokens a step do not make up for it"
+        lines += f", and {theory.expected_tokens(a, e.length):.2f} tokens a step do not make up for it"
     remedy = "use a smaller draft model, or lookup, which costs nothing (--draft lookup)"
     yield Cause("draft too dear", HIGH if decides else MEDIUM, lines, remedy)
 
@@ -151,49 +141,34 @@ def growing_experts(e: Evidence) -> Iterator[Cause]:
     ratio = e.relative(ROWS)
     if not 0 < e.experts_used < e.experts or ratio is None:
         return
-    grown = distinct_experts(e.experts, e.experts_used, ROWS) / e.experts_used
+    grown = theory.distinct_experts(e.experts, e.experts_used, ROWS) / e.experts_used
     if ratio >= 1 + (grown - 1) / 3:  # otherwise it is not what the pass waits for
-        yield Cause(
-            "expert growth",
-            MEDIUM,
-            f"{e.experts_used} of {e.experts} experts a token: {ROWS} rows read about {grown:.1f} times as "
-            f"many, and a pass over them costs {ratio:.2f} of one over a single row",
-            "keep drafts short and certain (--draft auto, or a higher --p-min)",
-        )
+        why = f"{e.experts_used} of {e.experts} experts a token: {ROWS} rows read about {grown:.1f} times as "
+        why += f"many, and a pass over them costs {ratio:.2f} of one over a single row"
+        yield Cause("expert growth", MEDIUM, why, SHORT_DRAFTS)
 
 
 def recomputed_tokens(e: Evidence) -> Iterator[Cause]:
     share = e.rejected / e.steps if e.steps else 0.0
     if e.memory in (RECURRENT, HYBRID) and share > MIN_REJECTED:
-        yield Cause(
-            "checkpoint rollback",
-            MEDIUM,
-            f"the target is {e.memory}: after a rejection its state returns to a checkpoint, and accepted "
-            f"tokens are computed again; that is so for {share:.0%} of drafts",
-            "keep drafts short and certain (--draft auto, or a higher --p-min)",
-        )
+        why = f"the target is {e.memory}: after a rejection its state returns to a checkpoint, and accepted "
+        why += f"tokens are computed again; that is so for {share:.0%} of drafts"
+        yield Cause("checkpoint rollback", MEDIUM, why, SHORT_DRAFTS)
 
 
 def missing_layers(e: Evidence) -> Iterator[Cause]:
     if e.mtp == STRIPPED:
-        yield Cause(
-            "MTP layers left out",
-            MEDIUM,
-            "models like the target predict their own next tokens, with layers that its file lacks",
-            "use a file that has them: repositories whose name ends in -MTP-GGUF (paceline pull)",
-        )
+        why = "models like the target predict their own next tokens, with layers that its file lacks"
+        remedy = "use a file that has them: repositories whose name ends in -MTP-GGUF (paceline pull)"
+        yield Cause("MTP layers left out", MEDIUM, why, remedy)
 
 
 def quantised_cache(e: Evidence) -> Iterator[Cause]:
     a = e.acceptance
     if a is not None and a < MIN_ACCEPTANCE and e.cache_type == "q8_0":
-        yield Cause(
-            "quantised cache",
-            HIGH,
-            f"{a:.2f} of drafted tokens were accepted, and keys and values have 8 bits, with which drafts "
-            "of some models collapse (Gemma 4)",
-            "the usual cache (--cache-type f16)",
-        )
+        why = f"{a:.2f} of drafted tokens were accepted, and keys and values have 8 bits, with which drafts "
+        why += "of some models collapse (Gemma 4)"
+        yield Cause("quantised cache", HIGH, why, "the usual cache (--cache-type f16)")
 
 
 def unused_gpu(e: Evidence) -> Iterator[Cause]:
@@ -208,20 +183,14 @@ def unused_gpu(e: Evidence) -> Iterator[Cause]:
 
 
 def many_threads(e: Evidence) -> Iterator[Cause]:
+    threads = count(e.threads, "thread")
     if e.quota is not None and e.threads > max(1.0, e.quota):
-        yield Cause(
-            "too many threads",
-            HIGH,
-            f"{count(e.threads, 'thread')}, and the container's quota is {e.quota:g} processors' time",
-            f"-t {max(1, int(e.quota))}: threads wait for those that the quota stops",
-        )
+        why = f"{threads}, and the container's quota is {e.quota:g} processors' time"
+        remedy = f"-t {max(1, int(e.quota))}: threads wait for those that the quota stops"
+        yield Cause("too many threads", HIGH, why, remedy)
     elif 0 < e.physical < e.threads:
-        yield Cause(
-            "too many threads",
-            MEDIUM,
-            f"{count(e.threads, 'thread')}, {count(e.physical, 'physical core')}",
-            f"-t {e.physical}",
-        )
+        why = f"{threads}, {count(e.physical, 'physical core')}"
+        yield Cause("too many threads", MEDIUM, why, f"-t {e.physical}")
 
 
 def swapping(e: Evidence) -> Iterator[Cause]:
@@ -236,23 +205,17 @@ def swapping(e: Evidence) -> Iterator[Cause]:
 
 def taken_cores(e: Evidence) -> Iterator[Cause]:
     if e.others is not None and e.logical and cores_taken(e.others, e.threads, e.logical):
-        yield Cause(
-            "cores taken by others",
-            HIGH if e.others > 0.5 * e.logical else MEDIUM,
-            f"other programs kept {e.others:.1f} of {e.logical} processors busy, next to "
-            f"{count(e.threads, 'thread')}",
-            "end them, or leave them cores (-t): threads wait for the slowest among them",
-        )
+        beside = f"next to {count(e.threads, 'thread')}"
+        why = f"other programs kept {e.others:.1f} of {e.logical} processors busy, {beside}"
+        remedy = "end them, or leave them cores (-t): threads wait for the slowest among them"
+        yield Cause("cores taken by others", HIGH if e.others > 0.5 * e.logical else MEDIUM, why, remedy)
 
 
 def too_busy(e: Evidence) -> Iterator[Cause]:
     if e.doubt:
-        yield Cause(
-            "unreliable timings",
-            HIGH,
-            f"{e.doubt}: the machine was too busy to tell what passes cost",
-            "run this again with --refresh when it is calm; nothing is concluded from these times",
-        )
+        why = f"{e.doubt}: the machine was too busy to tell what passes cost"
+        remedy = "run this again with --refresh when it is calm; nothing is concluded from these times"
+        yield Cause("unreliable timings", HIGH, why, remedy)
 
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (

@@ -8,14 +8,8 @@ from typing import Any
 
 from paceline.backends.registry import BackendSpec
 from paceline.bench.method import parse
-from paceline.doctor.draft_advice import (
-    ANY_TASK,
-    TASKS,
-    AdviceRequest,
-    DraftCandidate,
-    Measured,
-    MeasuredFacts,
-)
+from paceline.doctor import draft_advice
+from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured, MeasuredFacts
 from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
@@ -69,10 +63,8 @@ def known(
         systems = [("suffix",), ("lookup",)] if draft is None else [("mtp" if own else "model", "auto")]
         path = target.path if own else path  # its weights are the target's
         fingerprint = None if path is None else str(path) if is_view(path) else file_fingerprint(path)
-        found = (
-            newest_result(runs, file_fingerprint(target.path), fingerprint, names, request.task, machine)
-            for names in systems
-        )
+        models = file_fingerprint(target.path), fingerprint
+        found = (newest_result(runs, *models, names, request.task, machine) for names in systems)
         return next((one for one in found if one is not None), None)
 
     return MeasuredFacts(costs, measured, available_memory(gpus=bool(settings["gpu_layers"])))
@@ -127,7 +119,7 @@ def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
     n_ctx = options.engine.n_ctx
     # A text has no fewer characters than tokens.
     longest = min(MAX_PROMPT_CHARACTERS, n_ctx - N_TOKENS)
-    suite = workload.load(TASKS[request.task])
+    suite = workload.load(draft_advice.TASKS[request.task])
     items = [item for item in suite if not item.session and workload.length(item) <= longest]
     if not items:
         raise UsageError(f"a context of {n_ctx} tokens (-c) is too short for the task's texts")
@@ -179,7 +171,7 @@ def newest_result(
         return model.get("fingerprint") if isinstance(model, Mapping) else None
 
     # A suite of one task has no result for all tasks.
-    categories = ("",) if task == ANY_TASK else (task, *CATEGORIES.get(task, ()))
+    categories = ("",) if task == draft_advice.ANY_TASK else (task, *CATEGORIES.get(task, ()))
     for run in runs:
         made = run["provenance"]
         if run["status"] != "done" or fingerprint(made, "target") != target:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from paceline.api import LLM
@@ -19,7 +18,6 @@ from paceline.hardware.probe import Hardware
 from paceline.models.headers.facts import ModelFacts
 from paceline.profiling.pass_costs import as_costs, cost_key, measure_costs, roles
 from paceline.request_handle import Generation
-from paceline.speculative.errors import PacelineError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling
 from paceline.storage.costs import CachedCosts, MeasurementEffort, load, store
@@ -90,14 +88,10 @@ def evidence_of_models(
     target: ModelFacts | None,
     draft: ModelFacts | None,
     costs: DecodingCosts | None,
+    settings: Mapping[str, Any],
     doubt: str = "",
-    *,
-    threads: int,
-    gpu_layers: int = 0,
-    cache_type: str = "",
 ) -> Evidence:
-    """Collect evidence without running a model. threads, gpu_layers, cache_type: of the target.
-    doubt: see Evidence."""
+    """Collect evidence without running a model. settings: of the target. doubt: see Evidence."""
     curve, draft_token = None, None
     if costs is not None and not doubt:
         depth = costs.target.depths[0]
@@ -105,19 +99,19 @@ def evidence_of_models(
         curve = {n: seconds[n] for n in costs.target.rows}
         draft_token = None if costs.draft is None else costs.draft.seconds(1, depth)
     return Evidence(
-        threads=threads,
+        threads=settings["threads"],
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
         # Nearly every laptop has an integrated GPU, which shares the processor's memory bandwidth.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
-        target_layers=gpu_layers,
+        target_layers=settings.get("gpu_layers", 0),
         memory=target.memory if target else "",
         experts=target.experts if target else 0,
         experts_used=target.experts_used if target else 0,
         mtp=target.mtp if target else ABSENT,
-        cache_type=cache_type,
+        cache_type=settings.get("cache_type", ""),
         size=sum(facts.size for facts in (target, draft) if facts is not None),
         available=hardware.memory.available,
         usable=hardware.memory.usable,
@@ -162,15 +156,3 @@ def _generate(llm: LLM, prompt: list[int], plain: bool, tick: ProgressTick) -> G
             if time.monotonic() > until:
                 break
     return stream.result()
-
-
-def read_header(path: Path, read_errors: list[str]) -> ModelFacts | None:
-    """Read a model's header; None, and a note in `read_errors`, if it cannot be read."""
-    from paceline.models.headers.header import read_model_facts
-    from paceline.models.names import model_path
-
-    try:
-        return read_model_facts(model_path(path), tokens=False)
-    except (PacelineError, OSError) as error:
-        read_errors.append(f"header of {path.name}: {error}")
-        return None

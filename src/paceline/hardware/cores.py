@@ -83,10 +83,11 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
         return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
-        files.note_read_error(
-            "which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list"
-        )
-    slow = _efficiency_cores(files)
+        path = f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list"
+        files.note_read_error("which processors share a core", path)
+    # The kernel names the efficiency cores of Intel's processors.
+    atoms, fast = files.cpus("/sys/devices/cpu_atom/cpus"), files.cpus("/sys/devices/cpu_core/cpus")
+    slow = atoms - fast if atoms and fast else frozenset()
     cpus = [
         Cpu(
             number=n,
@@ -103,12 +104,6 @@ def _core(files: SystemFiles, n: int, numbers: list[int]) -> int | None:
     """Return the lowest number among the processors that share a core; None if unknown."""
     siblings = files.cpus(f"{CPU}/cpu{n}/topology/thread_siblings_list")
     return min(siblings & set(numbers)) if siblings and n in siblings else None
-
-
-def _efficiency_cores(files: SystemFiles) -> frozenset[int]:
-    """Return the processors that the kernel names as efficiency cores (Intel)."""
-    atoms, cores = files.cpus("/sys/devices/cpu_atom/cpus"), files.cpus("/sys/devices/cpu_core/cpus")
-    return atoms - cores if atoms and cores else frozenset()
 
 
 def _count_cores(allowed: frozenset[int] | None) -> Cores:

@@ -38,10 +38,8 @@ def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
     threads = max(1, threads)
     if limits.cpus is not None and limits.cpus < threads:
         threads = max(1, math.floor(limits.cpus))
-        why.append(
-            f"the container's quota is {limits.cpus:g} processors' time: more threads than that stand still "
-            "together"
-        )
+        effect = "more threads than that stand still together"
+        why.append(f"the container's quota is {limits.cpus:g} processors' time: {effect}")
     if len(cores.cpus) > cores.logical:
         why.append(f"of {len(cores.cpus)} processors this process may use {format_cpu_list(cores.allowed)}")
     return ThreadAdvice(threads, tuple(why))
@@ -78,8 +76,7 @@ def choose_threads(request: int | None) -> int:
     except ValueError:
         raise UsageError(f"{VARIABLE}={given}: must be a whole number") from None
     if not 1 <= threads <= logical_cores():
-        raise UsageError(
-            f"{threads} threads (threads, -t, {VARIABLE}): must be at least 1, and this machine has "
-            f"{logical_cores()} cores: use {min(physical_cores(), advised().threads)}"
-        )
+        limits = f"must be at least 1, and this machine has {logical_cores()} cores"
+        advice = f"use {min(physical_cores(), advised().threads)}"
+        raise UsageError(f"{threads} threads (threads, -t, {VARIABLE}): {limits}: {advice}")
     return threads

@@ -103,10 +103,8 @@ def require_supported(config: Any) -> None:
     for name, usual in {"num_beams": 1, "num_return_sequences": 1, **dict.fromkeys(outputs, False)}.items():
         value = getattr(config, name, None) or usual
         if value != usual:
-            raise UsageError(
-                f"{name}={value}: Paceline decodes one text for each prompt and keeps its tokens only; leave "
-                "it out, or custom_generate"
-            )
+            why = "Paceline decodes one text for each prompt and keeps its tokens only"
+            raise UsageError(f"{name}={value}: {why}; leave it out, or custom_generate")
 
 
 def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
@@ -186,10 +184,9 @@ class ProcessedTarget:
         self, batch: Sequence[tuple[Any, DraftTree | int]], want: RequiredOutputs
     ) -> list[ForwardOutput]:
         outs = self._target.forward(batch, want)
+        more = self._processors, self._device
         return [
-            out
-            if isinstance(tree, int)
-            else ProcessedRows(out, session, tree, self._processors, self._device)
+            out if isinstance(tree, int) else ProcessedRows(out, session, tree, *more)
             for out, (session, tree) in zip(outs, batch, strict=True)
         ]
 

@@ -60,23 +60,18 @@ def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_s
                 found[role] = cached
                 continue
             effort = replace(effort, seconds=2 * effort.seconds)
-        _show_on_terminal(
-            f"measuring pass costs of the {role}, about {effort.seconds:.0f} s, only the first time"
-        )
+        what = f"pass costs of the {role}"
+        _show_on_terminal(f"measuring {what}, about {effort.seconds:.0f} s, only the first time")
         new = measure_costs(model, effort)
         if cached is not None:
             new.step = cached.step
         found[role] = new if cached is None or not new.doubt else cached
         if new.doubt:
             used = "used for this run only" if cached is None else "the stored ones stay in use"
-            warn(
-                f"pass costs of the {role} were measured on a busy machine ({new.doubt}): {used}, "
-                "and the next run measures again"
-            )
+            busy = f"{what} were measured on a busy machine ({new.doubt})"
+            warn(f"{busy}: {used}, and the next run measures again")
             continue
-        _show_on_terminal(
-            f"pass costs of the {role} measured on a calm machine, and stored: {summary(new.cost)}"
-        )
+        _show_on_terminal(f"{what} measured on a calm machine, and stored: {summary(new.cost)}")
         if not store(key, new, warn):
             warn = _silent  # one warning is enough
     return as_costs(found)
@@ -86,9 +81,8 @@ def summary(cost: PassCosts) -> str:
     """Return the costs of some passes relative to one row, as a phrase."""
     depth = cost.depths[0]
     single = cost.seconds(1, depth)
-    several = ", ".join(
-        f"{n} rows {cost.seconds(n, depth) / single:.2f}x" for n in (2, 4, 8) if n in cost.rows
-    )
+    measured = [n for n in (2, 4, 8) if n in cost.rows]
+    several = ", ".join(f"{n} rows {cost.seconds(n, depth) / single:.2f}x" for n in measured)
     return f"one row {single * 1e3:.3g} ms{several and ', ' + several}"
 
 
@@ -103,9 +97,8 @@ def doubt_about(cost: PassCosts) -> str:
 
 def never_pays(cost: PassCosts) -> bool:
     """Return True if no acceptance rate makes a draft pay. False for a curve of one row."""
-    return cost.max_batch_tokens > 1 and all(
-        break_even_reason(cost.curve(MAX_SHOWN_ROWS, depth), None).never for depth in cost.depths
-    )
+    curves = (cost.curve(MAX_SHOWN_ROWS, depth) for depth in cost.depths)
+    return cost.max_batch_tokens > 1 and all(break_even_reason(curve, None).never for curve in curves)
 
 
 def refresh(costs: DecodingCosts, draft: Backend | None) -> None:
@@ -139,7 +132,7 @@ def as_costs(found: Mapping[str, CachedCosts]) -> DecodingCosts:
     return DecodingCosts(target.cost, None if small is None else small.cost, target.step, sound)
 
 
-def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: Warn = to_stderr) -> None:
+def save(target: Backend, draft: Backend | None, costs: DecodingCosts) -> None:
     """Store the costs as updated by use, unless passes took far longer than usual. The last process wins."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
@@ -148,7 +141,7 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts, *, warn: 
         key = cost_key(model, role)
         before = load(key, _silent)
         effort = NO_EFFORT if before is None else before.effort
-        if not store(key, CachedCosts(cost, costs.step if role == "target" else 0.0, effort), warn):
+        if not store(key, CachedCosts(cost, costs.step if role == "target" else 0.0, effort), to_stderr):
             return  # one warning is enough
 
 

@@ -67,9 +67,8 @@ def advice(record: Record) -> str:
         two_rows = f"a pass over 2 tokens costs {record['two_rows']:.1f}x one over 1"
         return f"don't speculate here: no draft pays, however often it is right; {two_rows}"
     if best is not None and len(measured) == len(fitting):
-        return (
-            f"don't speculate here: it was measured, and gained nothing ({speed(best['measured'])} at best)"
-        )
+        at_best = f"{speed(best['measured'])} at best"
+        return f"don't speculate here: it was measured, and gained nothing ({at_best})"
     if fitting[0]["drafter"] == "mtp":
         return f"it has a head that drafts its own next tokens: paceline run -m {target} (not measured yet)"
     if record["downloads"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.table import NOT_MEASURED, Block, number, size, write_report
+from paceline.report.table import NOT_MEASURED, Block, joined, number, size, write_report
 from paceline.speculative.printable import count, printable
 
 Record = Mapping[str, Any]
@@ -97,12 +97,13 @@ def times(value: float) -> str:
 
 
 def model(it: Record) -> str:
-    parts = [f"{printable(it['name'])} ({printable(it['description'])})", size(it["size"])]
-    if it.get("params"):
-        parts.append(f"{it['params'] / 1e6:,.0f} M parameters")
-    parts.append(f"fingerprint {it['fingerprint'][:16]}")
-    parts += [f"altered: {printable(it['alters'])}"] if it.get("alters") else []
-    return ", ".join(parts)
+    return joined(
+        f"{printable(it['name'])} ({printable(it['description'])})",
+        size(it["size"]),
+        it.get("params") and f"{it['params'] / 1e6:,.0f} M parameters",
+        f"fingerprint {it['fingerprint'][:16]}",
+        it.get("alters") and f"altered: {printable(it['alters'])}",
+    )
 
 
 def _short(result: Record) -> str:
@@ -125,9 +126,8 @@ def _row(result: Record) -> tuple[str, ...]:
     if not result["lossless"]:  # no figures without proof
         return (name, *[NOT_MEASURED] * 8, _short(result))
     sd = "" if result["speed_sd"] is None else f" ± {result['speed_sd']:.1f}"
-    gain = (
-        ("" if result["clear"] else "~") + interval(result["speedup"]) if result["speedup"] else NOT_MEASURED
-    )
+    mark = "" if result["clear"] else "~"
+    gain = mark + interval(result["speedup"]) if result["speedup"] else NOT_MEASURED
     return (
         name,
         NOT_MEASURED if result["speed"] is None else f"{result['speed']:.1f}{sd}",
@@ -146,9 +146,8 @@ def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Bloc
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         cells.setdefault(printable(result["system"]), {})[result["category"]] = _category_cell(result)
-    rows = tuple(
-        (name, *(of.get(one, NOT_MEASURED) for one in (*categories, ""))) for name, of in cells.items()
-    )
+    names = (*categories, "")
+    rows = tuple((name, *(of.get(one, NOT_MEASURED) for one in names)) for name, of in cells.items())
     columns = ("method", *(printable(name).replace("-", "-\n") for name in categories), "all")
     title = "speedup by category (plain: t/s; ~ no clear difference from plain)"
     return Block(title, columns, rows, 1)

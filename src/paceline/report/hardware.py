@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.table import size, write_phases
+from paceline.report.table import joined, size, write_phases
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
 
@@ -42,35 +42,27 @@ def not_read(errors: Sequence[str]) -> list[tuple[str, str]]:
 
 def cores(hardware: Record) -> str:
     it = hardware["cores"]
-    parts = [f"{it['physical']} physical"]
-    if it["smt"]:
-        parts.append(f"{it['logical']} processors (SMT)")
-    if it["efficiency"] and it["performance"]:
-        parts.append(f"{it['performance']} for performance and {it['efficiency']} for efficiency")
-    if it["sockets"] > 1:
-        parts.append(f"{it['sockets']} sockets")
-    if it["machine"] > it["logical"]:
-        parts.append(f"{it['logical']} of the machine's {it['machine']} processors may be used")
-    return ", ".join(parts)
+    kinds = f"{it['performance']} for performance and {it['efficiency']} for efficiency"
+    return joined(
+        f"{it['physical']} physical",
+        it["smt"] and f"{it['logical']} processors (SMT)",
+        it["efficiency"] and it["performance"] and kinds,
+        it["sockets"] > 1 and f"{it['sockets']} sockets",
+        it["machine"] > it["logical"]
+        and f"{it['logical']} of the machine's {it['machine']} processors may be used",
+    )
 
 
 def limits(hardware: Record) -> str:
     it = hardware["limits"]
-    parts = []
-    if it["cpus"] is not None:
-        parts.append(f"a quota of {it['cpus']:g} processors' time")
-    elif it["known"]:
-        parts.append("no quota of processors' time")
-    if it["memory"] is not None:
-        parts.append(f"{size(it['memory'])} of memory")
-    return ", ".join(parts)
+    unlimited = it["known"] and "no quota of processors' time"
+    quota = unlimited if it["cpus"] is None else f"a quota of {it['cpus']:g} processors' time"
+    return joined(quota, it["memory"] is not None and f"{size(it['memory'])} of memory")
 
 
 def memory(info: Record) -> str:
-    parts = [f"{size(info['total'])}, {size(info['available'])} free"]
-    if info["swap_used"]:
-        parts.append(f"{size(info['swap_used'])} of {size(info['swap_total'])} swap in use")
-    return ", ".join(parts)
+    swap = info["swap_used"] and f"{size(info['swap_used'])} of {size(info['swap_total'])} swap in use"
+    return joined(f"{size(info['total'])}, {size(info['available'])} free", swap)
 
 
 def features(it: Record | None) -> list[tuple[str, str]]:
@@ -85,15 +77,13 @@ def features(it: Record | None) -> list[tuple[str, str]]:
 
 
 def gpu(it: Record, offload: bool | None) -> str:
-    parts = [printable(f"{it['vendor']} {it['name']}" if it["vendor"] not in it["name"] else it["name"])]
-    if it["memory"] is not None:
-        free = "" if it["free"] is None else f", {size(it['free'])} free"
-        parts.append(f"{size(it['memory'])}{free}")
-    if it["shared"]:
-        parts.append("shares the machine's memory")
-    if offload is not None:
-        parts.append("the engine's build can use it" if offload else "the engine's build cannot use it")
-    return ", ".join(parts)
+    return joined(
+        printable(f"{it['vendor']} {it['name']}" if it["vendor"] not in it["name"] else it["name"]),
+        it["memory"] is not None and size(it["memory"]),
+        None not in (it["memory"], it["free"]) and f"{size(it['free'])} free",
+        it["shared"] and "shares the machine's memory",
+        offload is not None and f"the engine's build {'can' if offload else 'cannot'} use it",
+    )
 
 
 def diagnosis(found: Record, file: IO[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.table import size, write_table
+from paceline.report.table import joined, size, write_table
 from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
@@ -28,23 +28,19 @@ def row(model: Record, *, short: bool) -> tuple[str, ...]:
         printable(model["quantisation"]),
         size(model["size"]),
         context(model["context"]),
-        ", ".join(model_notes(model)),
+        model_notes(model),
     )
 
 
-def model_notes(model: Record) -> list[str]:
+def model_notes(model: Record) -> str:
     """Return the differences from a plain transformer in a GGUF file."""
-    lines = []
-    if experts := model["experts"]:
-        used = f"{model['experts_used']} of " if model["experts_used"] else ""
-        lines.append(f"MoE {used}{experts}")
-    if model["memory"] != "attention":
-        lines.append(printable(model["memory"]))
-    if window := model["sliding_window"]:
-        lines.append(f"window {context(window)}")
-    if model["format"] != "gguf":
-        lines.append("safetensors")
-    return lines
+    used = f"{model['experts_used']} of " if model["experts_used"] else ""
+    return joined(
+        model["experts"] and f"MoE {used}{model['experts']}",
+        model["memory"] != "attention" and printable(model["memory"]),
+        model["sliding_window"] and f"window {context(model['sliding_window'])}",
+        model["format"] != "gguf" and "safetensors",
+    )
 
 
 def parameters(n: int | None) -> str:

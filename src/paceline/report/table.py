@@ -75,23 +75,24 @@ def number(value: float | None, pattern: str = ".2f", scale: float = 1.0) -> str
     return NOT_MEASURED if value is None else format(value * scale, pattern)
 
 
+def joined(*parts: Any) -> str:
+    """Return the texts among the parts, of which others are false, with commas between them."""
+    return ", ".join(filter(None, parts))
+
+
 def summary(run: Mapping[str, Any]) -> str:
     """Return a generation's speed and the tokens' sources in one line. run: as of `paceline run --json`.
     plain_tokens_per_second: of a few tokens after the answer, if they were measured."""
-    parts = [f"{run['tokens_per_second']:.{0 if run['tokens_per_second'] >= 100 else 1}f} tokens/s"]
+    speed, plain = run["tokens_per_second"], run.get("plain_tokens_per_second")
     by_source = run["stats"]["by_source"].items()
     shares = [f"{name} {s['accepted'] / run['n_tokens']:.0%}" for name, s in by_source if s["accepted"]]
-    plain = run.get("plain_tokens_per_second")
-    if shares:
-        gain = f"about {run['tokens_per_second'] / plain:.1f}x plain decoding " if plain else ""
-        parts.append(f"{gain or 'drafted '}({', '.join(shares)})")
-    elif run["n_tokens"]:
-        parts.append("plain decoding")
-    if skipped := run.get("n_skipped"):
-        parts.append(f"{count(skipped, 'token')} of the prompt left out")
-    if run["stop_reason"] == "context":
-        parts.append("the context is full (-c)")
-    return ", ".join(parts)
+    gain = f"about {speed / plain:.1f}x plain decoding" if plain else "drafted"
+    return joined(
+        f"{speed:.{0 if speed >= 100 else 1}f} tokens/s",
+        f"{gain} ({', '.join(shares)})" if shares else run["n_tokens"] and "plain decoding",
+        run.get("n_skipped") and f"{count(run['n_skipped'], 'token')} of the prompt left out",
+        run["stop_reason"] == "context" and "the context is full (-c)",
+    )
 
 
 def details(run: Mapping[str, Any]) -> str:

@@ -17,9 +17,8 @@ def write_view(record: Mapping[str, Any], file: IO[str]) -> None:
         tried = [one for one in record["tried"] if one["method"] == method]
         best = max(tried, key=lambda one: one["speed"])
         left_out, figures = f"{best['left_out']} of {record['blocks']}", (best["agreement"], best["share"])
-        rows.append(
-            (method, str(len(tried)), left_out, *(f"{x:.2f}" for x in figures), f"{best['speed']:.2f}x")
-        )
+        speed = f"{best['speed']:.2f}x"
+        rows.append((method, str(len(tried)), left_out, *(f"{x:.2f}" for x in figures), speed))
     columns = ("found by", "tried", "blocks left out", "guesses right", "of the weights", "speed expected")
     write_table(columns, rows, file, 1)
     file.write(

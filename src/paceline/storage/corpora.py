@@ -115,10 +115,8 @@ def corpora_folder() -> Path:
 def check_name(name: str) -> str:
     """Return a valid name of a corpus. Raises UsageError for any other."""
     if not NAME.fullmatch(name):
-        raise UsageError(
-            f"a corpus cannot be named {name!r}: use up to 64 letters, digits, dots, dashes and underscores, "
-            "a letter or digit first"
-        )
+        form = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise UsageError(f"a corpus cannot be named {name!r}: use {form}")
     return name
 
 
@@ -154,11 +152,9 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
     corpus = find_corpus(name_or_path)
     manifest = corpus.manifest
     if not manifest.is_of(vocab):
-        raise VocabError(
-            f"the corpus {manifest.name!r} was built with another tokenizer, of {manifest.model} "
-            f"({manifest.n_vocab:,} tokens, the target {vocab.size:,}): build it again with "
-            "-m, the target's file and --force"
-        )
+        other = f"of {manifest.model} ({manifest.n_vocab:,} tokens, the target {vocab.size:,})"
+        built = f"the corpus {manifest.name!r} was built with another tokenizer, {other}"
+        raise VocabError(f"{built}: build it again with -m, the target's file and --force")
     return corpus
 
 

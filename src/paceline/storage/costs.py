@@ -24,11 +24,8 @@ class MeasurementEffort:
 
     def covers(self, other: MeasurementEffort) -> bool:
         """Return True if a measurement with effort `other` would add nothing."""
-        return (
-            self.seconds >= other.seconds
-            and set(self.depths) >= set(other.depths)
-            and set(self.rows) >= set(other.rows)
-        )
+        covered = {*self.depths} >= {*other.depths} and {*self.rows} >= {*other.rows}
+        return covered and self.seconds >= other.seconds
 
 
 NO_EFFORT = MeasurementEffort()

@@ -114,10 +114,9 @@ def _alone(path: Path) -> Iterator[None]:
         with folder_lock(path.parent):
             yield
     except OSError as error:
-        raise RememberedError(
-            f"{path}, where past outputs are kept, cannot be opened or written ({error.strerror or error}): "
-            "name another folder with PACELINE_HOME, or leave out remember (--remember)"
-        ) from error
+        why = f"{path}, where past outputs are kept, cannot be opened or written ({error.strerror or error})"
+        advice = "name another folder with PACELINE_HOME, or leave out remember (--remember)"
+        raise RememberedError(f"{why}: {advice}") from error
 
 
 def project_of(folder: Path) -> Path:

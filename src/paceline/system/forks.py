@@ -31,7 +31,6 @@ class ForkGuard:
     def require(self) -> None:
         """Raise UsageError in a process that was forked since."""
         if not self.is_current:
-            raise UsageError(
-                "this process was forked from one that uses models and lacks its threads: load them only "
-                "after the fork, or start processes with multiprocessing.get_context('spawn')"
-            )
+            why = "this process was forked from one that uses models and lacks its threads: load them only "
+            why += "after the fork, or start processes with multiprocessing.get_context('spawn')"
+            raise UsageError(why)

@@ -53,9 +53,8 @@ def run_lock(folder: Path) -> Iterator[None]:
             process = "another process"  # which may be ending, or another user's
             with suppress(OSError, ValueError):
                 process = holder.read_text("utf-8") or process
-            raise UsageError(
-                f"{folder}: is in use by {process}: wait until that ends, or name another folder"
-            ) from error
+            why = f"{folder}: is in use by {process}"
+            raise UsageError(f"{why}: wait until that ends, or name another folder") from error
         except OSError as error:
             why = f"{folder}: cannot be written ({error.strerror}); name another folder"
             raise PacelineError(why) from error

@@ -10,7 +10,8 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from paceline.system.leaving import register_cleanup
@@ -23,15 +24,25 @@ MAX_AGE_SECONDS = 2 * 24 * 3600
 _mine: set[Path] = set()
 
 
-def scratch_file(folder: Path, mode: int = USUAL) -> AbstractContextManager[Path]:
-    """Make an empty file in `folder`, and remove it afterwards if it still has that name. Raises OSError."""
-    return _scratch(folder, mode)
+@contextmanager
+def scratch_file(folder: Path, mode: int | None = USUAL) -> Iterator[Path]:
+    """Make an empty file in `folder`, and remove it afterwards if it still has that name. Raises OSError.
+    mode: None for a private folder, which is removed with its contents."""
+    remove_leftovers(folder)
+    path = folder / f".paceline-{os.urandom(8).hex()}.tmp"
+    _mine.add(path)
+    try:
+        if mode is None:
+            path.mkdir(mode=0o700)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        yield path
+    finally:
+        _remove(path)
+        _mine.discard(path)
 
 
-def scratch_folder(folder: Path) -> AbstractContextManager[Path]:
-    """Make an empty private folder in `folder`, and remove it afterwards with its contents if it still has
-    that name. Raises OSError."""
-    return _scratch(folder, None)
+scratch_folder = partial(scratch_file, mode=None)
 
 
 def remove_all() -> None:
@@ -54,23 +65,6 @@ def remove_leftovers(folder: Path) -> None:
 
 
 register_cleanup(remove_all)
-
-
-@contextmanager
-def _scratch(folder: Path, mode: int | None) -> Iterator[Path]:
-    """mode: of a file; None for a folder."""
-    remove_leftovers(folder)
-    path = folder / f".paceline-{os.urandom(8).hex()}.tmp"
-    _mine.add(path)
-    try:
-        if mode is None:
-            path.mkdir(mode=0o700)
-        else:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        yield path
-    finally:
-        _remove(path)
-        _mine.discard(path)
 
 
 def _remove(path: Path) -> None:

@@ -73,15 +73,13 @@ def write_output(out: Path, *, force: bool) -> Iterator[Path]:
         with atomic_write(out, new=not force) as part:
             yield part
     except FileExistsError as error:
-        raise UsageError(
-            f"{out} was made by another process meanwhile, and is kept: choose another name, or --force"
-        ) from error
+        why = "was made by another process meanwhile, and is kept"
+        raise UsageError(f"{out} {why}: choose another name, or --force") from error
     except OSError as error:
         if error.filename != str(out):
             raise
-        raise PacelineError(
-            f"{out}: cannot be written ({error.strerror}); make room there, or choose another name"
-        ) from error
+        why = f"cannot be written ({error.strerror})"
+        raise PacelineError(f"{out}: {why}; make room there, or choose another name") from error
 
 
 def private_file(path: Path) -> BinaryIO:

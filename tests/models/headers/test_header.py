@@ -183,7 +183,7 @@ def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
         listener.bind("socket.gguf")
         for name in ("pipe.gguf", "socket.gguf", "loop.gguf", "/dev/zero", "gone.gguf"):
             with pytest.raises(ModelError, match=f"{name}: (is neither|cannot be read)"):
-                read_model_facts(name)
+                read_model_facts(Path(name))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_bytes_of_a_token_in_the_kv_cache(arch: str, dimensions: tuple[Any, ...]
         dict(zip((*names, "attention.key_length", "attention.value_length"), dimensions, strict=False)) | more
     )
     values = {f"{arch}.{name}": np.array(v, int) if isinstance(v, list) else v for name, v in known.items()}
-    assert kv_bytes_per_token(GGUFHeader(Path("m.gguf"), values, {}, (), 0, 0), arch) == expected
+    assert kv_bytes_per_token(GGUFHeader(Path("m.gguf"), values, {}, (), 32, 0, 0), arch) == expected
 
 
 @pytest.mark.parametrize(("heads", "state"), [(1, USABLE), (0, STRIPPED)])

@@ -11,12 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.llama_server import (
-    draft_arguments,
-    find_program,
-    greedy_arguments,
-    model_arguments,
-)
+from paceline.bench.baselines import llama_server
 from paceline.bench.baselines.process import MAX_OUTPUT, TAIL, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import PeerError, UsageError
@@ -59,10 +54,11 @@ class LlamaProgram(System):
         if p_min and not simple:
             raise UsageError(f"{name} knows no p_min, it always drafts on: give it p_min 0")
         self._n_ctx, self._n_draft, self._timeout, self._peak = n_ctx, n_draft, timeout, 0
-        self._argv = [find_program(path or program)]
+        self._argv = [llama_server.find_program(path or program)]
         # Absolute paths, as it runs in a folder of its own.
-        self._argv += model_arguments(target.resolve(), draft and draft.resolve(), n_ctx=n_ctx, **settings)
-        self._argv += draft_arguments(n_draft, p_min if simple else None)
+        paths = target.resolve(), draft and draft.resolve()
+        self._argv += llama_server.model_arguments(*paths, n_ctx=n_ctx, **settings)
+        self._argv += llama_server.draft_arguments(n_draft, p_min if simple else None)
         if simple:  # its default is not to draft
             self._argv += ["--spec-type", "draft-simple"]
         # The first token comes from the prompt's pass, before the decoding clock starts; with the simple
@@ -94,7 +90,7 @@ class LlamaProgram(System):
         n_predict = max(1, ask.max_tokens - 1)  # it stops after exceeding it
         out = ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
         out += ["-b", str(len(ask.tokens))] if len(ask.tokens) > BATCH else []
-        return [*out, *["--ignore-eos"] * ask.ignore_eos, *greedy_arguments(ask.sampling)]
+        return [*out, *["--ignore-eos"] * ask.ignore_eos, *llama_server.greedy_arguments(ask.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""

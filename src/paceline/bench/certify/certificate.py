@@ -12,13 +12,7 @@ import numpy as np
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_logit_drift
-from paceline.bench.certify.held import (
-    ContextRow,
-    FixedRowsTarget,
-    SamplingSetup,
-    record_rows,
-    recorded_places,
-)
+from paceline.bench.certify import held
 from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
 from paceline.bench.certify.state import check_state
 from paceline.bench.text_comparison import explain, rows_of
@@ -222,19 +216,18 @@ def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
 def sampled_check(
     llm: LLM, plan: CertifyPlan, texts: Sequence[list[int]], tick: Callable[[], None]
 ) -> SampledCheck:
-    place = ContextRow()
-    rows = [record_rows(llm.target, text, RECORDED_ROWS) for text in texts]
-    target, draft = FixedRowsTarget(llm.target, np.concatenate(rows), place), None
+    place = held.ContextRow()
+    rows = [held.record_rows(llm.target, text, RECORDED_ROWS) for text in texts]
+    target, draft = held.FixedRowsTarget(llm.target, np.concatenate(rows), place), None
     if llm.draft is not None:
         in_draft = draft_texts(llm, texts)
-        draft_rows = [record_rows(llm.draft, text, RECORDED_ROWS) for text in in_draft]
-        draft = FixedRowsTarget(llm.draft, np.concatenate(draft_rows), place)
+        draft_rows = [held.record_rows(llm.draft, text, RECORDED_ROWS) for text in in_draft]
+        draft = held.FixedRowsTarget(llm.draft, np.concatenate(draft_rows), place)
     # The recorded rows of a head are drafted from like those of a draft model: there are no hidden states.
     names = tuple(MODEL_SOURCE if name in HEADS else name for name in llm.drafting.drafters)
     drafter, _ = make_drafter(replace(llm.drafting, drafters=names), target, draft, llm.corpora)
     # Longer drafts repeat the cases of shorter ones, and take longer to sample.
     budget = llm.drafting.budget
     budget = budget.limited_to(MAX_SAMPLED_DEPTH, MAX_SAMPLED_DEPTH * budget.width, budget.width)
-    loop = SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
-    places = recorded_places(texts, rows)
-    return check_sampled(loop, places, plan.contexts, plan.runs, plan.seed, tick)
+    loop = held.SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
+    return check_sampled(loop, held.recorded_places(texts, rows), plan.contexts, plan.runs, plan.seed, tick)

@@ -166,10 +166,8 @@ def requests_of(line: dict[str, Any], encoder: Text | None, *, template: bool) -
     if not answers or all(role == ASSISTANT for role, _ in parts):
         raise LineError(f"has no request and answer; {FORMS}")
     if encoder is None:
-        raise MissingTokenizerError(
-            "holds text, and a replay is of tokens: name the model with -m FILE.gguf "
-            "(`paceline zoo path target` prints one to try with)"
-        )
+        advice = "name the model with -m FILE.gguf (`paceline zoo path target` prints one to try with)"
+        raise MissingTokenizerError(f"holds text, and a replay is of tokens: {advice}")
     turns = _rendered if template and parts[0][0] != RAW else _joined
     # Of a logged exchange only the response is replayed: earlier answers have lines of their own.
     exchanges = [[*parts, answer] for answer in answers] if exchange else []

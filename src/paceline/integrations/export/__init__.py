@@ -37,9 +37,8 @@ def launch(command: Sequence[str]) -> NoReturn:
     name = command[0]
     program = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if program is None:
-        raise MissingExtraError(
-            f"{name} is not installed: {INSTALL[name]}, here or in an environment on PATH"
-        )
+        where = "here or in an environment on PATH"
+        raise MissingExtraError(f"{name} is not installed: {INSTALL[name]}, {where}")
     sys.stdout.flush()
     try:
         os.execv(program, [program, *command[1:]])

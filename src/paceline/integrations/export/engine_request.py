@@ -86,9 +86,8 @@ class EngineRequest:
         for argument in self.extra_args:
             flag = argument.partition("=")[0].replace("_", "-")
             if flag in flags or flag.startswith(tuple(taken)):
-                raise UsageError(
-                    f"{flag} is made by Paceline, which checks it, and not passed on: use its option"
-                )
+                why = "which checks it, and not passed on: use its option"
+                raise UsageError(f"{flag} is made by Paceline, {why}")
         words = (word for flag, value in flags.items() if value for word in (flag, str(value)))
         return [*words, *self.extra_args]
 
@@ -100,9 +99,8 @@ def method_for(engine: str, request: EngineRequest) -> str:
         return ""
     names = ",".join(request.drafters)
     if any(row.window for row in request.drafting.rows):
-        raise UsageError(
-            f"{engine} shows a drafter no rows of the target, which {names} needs: use --draft auto"
-        )
+        why = f"no rows of the target, which {names} needs: use --draft auto"
+        raise UsageError(f"{engine} shows a drafter {why}")
     if not request.draft:
         if names == MTP:
             return MTP
@@ -127,9 +125,8 @@ def strip_prefix(text: str) -> str:
         return str(path)
     if HUB.fullmatch(name.partition(":")[0]):
         return name
-    raise UsageError(
-        f"{text}: other engines do not know this model: give its file, its folder, or USER/REPO of the hub"
-    )
+    advice = "give its file, its folder, or USER/REPO of the hub"
+    raise UsageError(f"{text}: other engines do not know this model: {advice}")
 
 
 def is_gguf(name: str) -> bool:

@@ -22,10 +22,8 @@ def arguments(request: EngineRequest) -> list[str]:
         return [*out, *request.server_args("--ctx-size", RESERVED_FLAGS, name="--alias")]
     copies, names = method == COPIES, ",".join(request.drafters)
     if method not in TYPES or (copies and names not in ("auto", "lookup")):
-        raise UsageError(
-            f"llama-server has no counterpart of {names if copies else method}: use --draft lookup, --draft "
-            "mtp or a draft model (-md)"
-        )
+        advice = "use --draft lookup, --draft mtp or a draft model (-md)"
+        raise UsageError(f"llama-server has no counterpart of {names if copies else method}: {advice}")
     request.require_supported_settings("llama-server", () if copies else ("p_min",))
     out += [*(["-md", *draft] if draft else []), "--spec-type", TYPES[method]]
     if request.n_draft:

@@ -30,10 +30,9 @@ def method_of(request: EngineRequest) -> str:
     """Return SGLang's algorithm in lower case, or "" for plain decoding. Raises UsageError."""
     method = export.method_for("SGLang", request)
     if method == COPIES and not set(request.drafters) <= {"auto", "lookup", "ngram"}:
-        raise UsageError(
-            f"SGLang takes no drafters from outside, and {','.join(request.drafters)} would be: it has "
-            "n-grams of its own (--draft lookup); Paceline's drafters run in vLLM (--engine vllm)"
-        )
+        own = "it has n-grams of its own (--draft lookup); Paceline's drafters run in vLLM (--engine vllm)"
+        names = ",".join(request.drafters)
+        raise UsageError(f"SGLang takes no drafters from outside, and {names} would be: {own}")
     return {COPIES: "ngram", DRAFT_MODEL: "standalone", MTP: "nextn"}.get(method, method)
 
 

@@ -22,10 +22,8 @@ def arguments(request: EngineRequest) -> list[str]:
     draft = export.strip_prefix(request.draft) if request.draft else ""
     for name in (model, draft):
         if export.is_gguf(name):
-            raise UsageError(
-                f"{name}: vLLM 0.33 reads no GGUF files of itself: give the folder or hub name of the model "
-                "in safetensors, or use --engine sglang"
-            )
+            advice = "give the folder or hub name of the model in safetensors, or use --engine sglang"
+            raise UsageError(f"{name}: vLLM 0.33 reads no GGUF files of itself: {advice}")
     out = ["vllm", "serve", model]
     if method := export.method_for("vLLM", request):
         speculative, section = configuration(request, method, draft)

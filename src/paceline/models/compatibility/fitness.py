@@ -61,10 +61,8 @@ def architecture(target: ModelFacts, draft: ModelFacts) -> Iterator[Compatibilit
 
 def memory(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     if target.memory != ATTENTION:
-        text = (
-            f"the target is {target.memory}: drafts are chains, and after a rejection accepted tokens are "
-            "computed again"
-        )
+        text = f"the target is {target.memory}: drafts are chains, and after a rejection accepted tokens are "
+        text += "computed again"
         yield CompatibilityReason("memory", target.memory, draft.memory, NOTE, text)
 
 
@@ -72,10 +70,8 @@ def experts(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReas
     n, used = target.experts, target.experts_used
     if 0 < used < n:
         touched = distinct_experts(n, used, ROWS)
-        text = (
-            f"{ROWS} tokens of a pass read about {touched:.0f} of the target's {n} experts, "
-            f"{touched / used:.1f}x what one does: only short or sure drafts pay"
-        )
+        text = f"{ROWS} tokens of a pass read about {touched:.0f} of the target's {n} experts, "
+        text += f"{touched / used:.1f}x what one does: only short or sure drafts pay"
         command = f"paceline doctor -m {shlex.quote(str(target.path))}"
         advice = f"measure what a pass costs by its tokens: {command}" if target.format == "gguf" else ""
         theirs = f"{draft.experts_used} of {draft.experts}" if draft.experts else None

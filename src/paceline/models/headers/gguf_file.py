@@ -13,16 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.models.headers.gguf_header import (
-    ARRAY,
-    BOOL,
-    DEFAULT_ALIGNMENT,
-    NUMBERS,
-    STRING,
-    TYPES,
-    TensorInfo,
-    read_header,
-)
+from paceline.models.headers.gguf_header import ARRAY, BOOL, NUMBERS, STRING, TYPES, TensorInfo, read_header
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.speculative.validation import unknown
@@ -43,10 +34,8 @@ class GGUFFile:
         self.path = path
         header = read_header(path, keep)
         self.values, self.text, self.number = header.metadata, header.text, header.number
-        self.length = header.length
+        self.length, self.alignment, self._data = header.length, header.alignment, header.data
         self.tensors = {tensor.name: tensor for tensor in header.tensors}
-        self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
-        self._data = header.data
         with path.open("rb") as file:
             raw = file.read(header.data)
         self.fields = {key: raw[start:end] for key, (start, end) in header.spans.items()}
@@ -80,10 +69,8 @@ class TensorRows:
             self.type = gguf.GGMLQuantizationType(tensor.type)
             self.rows(np.zeros(1, np.int64))
         except (ValueError, NotImplementedError) as error:
-            raise ModelError(
-                f"{file.path}: {tensor.name} has weights of type {tensor.type}, which cannot be read here; "
-                "take the model as F16 or Q8_0"
-            ) from error
+            why = f"{tensor.name} has weights of type {tensor.type}, which cannot be read here"
+            raise ModelError(f"{file.path}: {why}; take the model as F16 or Q8_0") from error
 
     def rows(self, ids: np.ndarray[Any, Any] | slice) -> np.ndarray[Any, Any]:
         """Return the rows as an array [len(ids), width]."""
@@ -188,10 +175,8 @@ def write_gguf(
     """Write a file; `tick` is called after each tensor. Raises ModelError without space for the weights."""
     needed, free = sum(part.size for part in parts), shutil.disk_usage(path.parent).free
     if free < needed * 1.02:
-        raise ModelError(
-            f"{path.parent} has {format_bytes(free)} free, {format_bytes(needed)} are needed: "
-            "free some or choose another folder"
-        )
+        sizes = f"{format_bytes(free)} free, {format_bytes(needed)} are needed"
+        raise ModelError(f"{path.parent} has {sizes}: free some or choose another folder")
     with path.open("wb") as file:
         file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
         for field in fields:

@@ -90,6 +90,7 @@ class GGUFHeader:
     metadata: Mapping[str, Value]
     spans: Mapping[str, tuple[int, int]]
     tensors: tuple[TensorInfo, ...]
+    alignment: int
     data: int
     size: int
 
@@ -242,11 +243,9 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> GGUFH
     data = -(-cursor.position // alignment) * alignment
     for tensor in tensors:
         if (over := data + tensor.offset + tensor.length - cursor.size) > 0:
-            raise InvalidFile(
-                f"tensor {_shown(tensor.name)} ends {over:,} bytes after the end of the file: it was not "
-                "downloaded whole, fetch it again"
-            )
-    return GGUFHeader(path, metadata, spans, tensors, data, cursor.size)
+            where = f"tensor {_shown(tensor.name)} ends {over:,} bytes after the end of the file"
+            raise InvalidFile(f"{where}: it was not downloaded whole, fetch it again")
+    return GGUFHeader(path, metadata, spans, tensors, alignment, data, cursor.size)
 
 
 def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
-from paceline.models.headers.facts import (
-    ASSISTANT_ARCH,
-    MTP_ARCHS,
-    RECURRENT,
-    SOMETIMES_MTP,
-    ModelFacts,
-    TokenizerFacts,
-    cache_kind,
-)
+from paceline.models.headers import facts
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
 from paceline.models.headers.plain_file import exists, open_regular_file
 from paceline.models.headers.vocabulary import end_tokens
-from paceline.speculative.errors import ModelError
+from paceline.models.names import model_path
+from paceline.speculative.errors import ModelError, PacelineError
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
-_SAME = (
-    *("bos", "eos", "eot", "eom", "cls", "mask"),
-    *("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"),
-)
 # Deprecated names first: later entries override them.
 _ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
-_ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"} | {word: word for word in _SAME}
+_ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"}
+_ROLES |= {role: role for role in ("bos", "eos", "eot", "eom", "cls", "mask")}
+_ROLES |= {f"fim_{part}": f"fim_{part}" for part in ("pre", "suf", "mid", "pad", "rep", "sep")}
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
 _LAYER = re.compile(r"blk\.(\d{1,9})\.")
@@ -44,26 +36,34 @@ _F16_BYTES = 2
 _ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 
 
-def read_model_facts(path: str | Path, *, tokens: bool = True) -> ModelFacts:
-    """Read a GGUF file, any part of a split model, or a folder with config.json.
+def read_model_facts(reference: Path, *, tokens: bool = True) -> ModelFacts:
+    """Read a GGUF file, any part of a split model, or a folder with config.json; hf: before it is left out.
     tokens: read the vocabulary, which takes longer. Raises ModelError for damaged or other files."""
     from paceline.models.headers.hub_folder import read_folder
 
-    path = Path(path)
+    path = model_path(reference)
     folder = os.path.isdir(path)  # noqa: PTH112  # Path's may raise
     return read_folder(path, tokens=tokens) if folder else read_gguf(path, tokens=tokens)
 
 
-def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
+def facts_or_note(path: Path, note: Callable[[str], object]) -> ModelFacts | None:
+    """Read a model without its vocabulary. If that fails, call `note` and return None."""
+    try:
+        return read_model_facts(path, tokens=False)
+    except (PacelineError, OSError) as error:
+        note(f"header of {path.name}: {error}")
+        return None
+
+
+def read_gguf(path: Path, *, tokens: bool = True) -> ModelFacts:
     """Read a GGUF model. Raises ModelError for a damaged file or a missing part.
     Absent special tokens and flags stay unset; models/headers/vocabulary.py knows llama.cpp's defaults."""
-    path = Path(path)
     parts = read_parts(path, tokens=tokens)
     first = parts[0]
     arch = first.text("general.architecture")
     if not arch or len(arch) > _MAX_ARCH_CHARACTERS or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
-    memory = cache_kind(arch)
+    memory = facts.cache_kind(arch)
     name, file = first.text("general.name"), first.path
     return ModelFacts(
         files=tuple(part.path for part in parts),
@@ -82,7 +82,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> ModelFacts:
         experts_used=first.number(f"{arch}.expert_used_count"),
         memory=memory,
         sliding_window=first.number(f"{arch}.attention.sliding_window"),
-        kv_bytes=0 if memory == RECURRENT else kv_bytes_per_token(first, arch),
+        kv_bytes=0 if memory == facts.RECURRENT else kv_bytes_per_token(first, arch),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         mtp=mtp_state(parts, arch),
         mtp_cost=mtp_cost(parts, arch),
@@ -104,10 +104,8 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
         return [header]
     paths = split_part_paths(path)
     if len(paths) != count:
-        raise ModelError(
-            f"{path}: is one of {count} parts, and llama.cpp finds them by their names only: "
-            f"name them NAME-00001-of-{count:05d}.gguf and so on"
-        )
+        why = f"is one of {count} parts, and llama.cpp finds them by their names only"
+        raise ModelError(f"{path}: {why}: name them NAME-00001-of-{count:05d}.gguf and so on")
     if missing := next((part for part in paths if not exists(part)), None):
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
     parts = [header if part == path else read_header(part, keep) for part in paths]
@@ -155,10 +153,10 @@ def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     layers = _mtp_layers(parts[0], arch)
     if arch == "gemma4":
         return SEPARATE
-    if arch not in MTP_ARCHS:
+    if arch not in facts.MTP_ARCHS:
         return NO_GRAPH if layers else ABSENT
     if not layers:
-        return ABSENT if arch in SOMETIMES_MTP else STRIPPED
+        return ABSENT if arch in facts.SOMETIMES_MTP else STRIPPED
     name = f"blk.{layers[0]}.nextn.eh_proj.weight"
     return USABLE if any(tensor.name == name for part in parts for tensor in part.tensors) else STRIPPED
 
@@ -189,7 +187,7 @@ def is_assistant(path: Path) -> bool:
     """Return whether a GGUF file only has layers for multi-token prediction that read another model's cache.
     Its first key is the architecture; nothing else is read."""
     with suppress(ModelError), open_regular_file(path) as file:
-        return ASSISTANT_ARCH.encode() in file.read(96)
+        return facts.ASSISTANT_ARCH.encode() in file.read(96)
     return False
 
 

@@ -38,10 +38,9 @@ _PATH = re.compile(r"[/\\:\0]")
 _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"})
 
 
-def read_folder(path: str | Path, *, tokens: bool = True) -> ModelFacts:
+def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
     """Read a folder. tokens: read the vocabulary from tokenizer.json, which must exist then.
     Raises ModelError for a folder without config.json, and for damaged files."""
-    folder = Path(path)
     whole = _config(folder)
     config = next((part for key in _TEXT_PARTS if isinstance(part := whole.get(key), dict)), whole)
     model_type = _word(config, "model_type") or _word(whole, "model_type")

@@ -12,17 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import FailFast, StrictInt, TypeAdapter, ValidationError
 
+from paceline.models.headers import vocabulary
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.plain_file import exists, read_json
-from paceline.models.headers.vocabulary import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    end_tokens,
-)
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import truncated
 
@@ -69,10 +61,9 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     Raises ModelError for a missing or damaged tokenizer.json."""
     path = folder / "tokenizer.json"
     if not exists(path):
-        raise ModelError(
-            f"{folder}: has no tokenizer.json, without which its vocabulary cannot be read: fetch it, or "
-            "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        why = "has no tokenizer.json, without which its vocabulary cannot be read"
+        make = "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        raise ModelError(f"{folder}: {why}: fetch it, or {make}")
     try:
         data = TypeAdapter(TokenizerFile).validate_python(read_json(path, MAX_SIZE))
     except ValidationError as error:
@@ -90,10 +81,8 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     limit = min(MAX_TOKENS, 2 * len(ids) + 65536)  # a few large ids would make millions of texts
     valid = all(type(token) is int and 0 <= token < limit for token in ids)
     if not valid or size > limit or not all(isinstance(text, str) for _, text in pairs):
-        raise ModelError(
-            f"{path}: has {len(ids):,} tokens: each must be a text, and ids and the vocab_size of "
-            f"config.json whole numbers up to {limit:,}"
-        )
+        why = "each must be a text, and ids and the vocab_size of config.json whole numbers"
+        raise ModelError(f"{path}: has {len(ids):,} tokens: {why} up to {limit:,}")
     kind, size = _kind(data, arch), max(size, max(ids, default=-1) + 1)
     texts, types = _tokens(dict(pairs), added, kind, data.model.unk_token, size)
     first = {text: token for token, text in reversed(list(enumerate(texts)))}
@@ -105,7 +94,7 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
         texts=texts,
         types=types,
         special=special,
-        ends=end_tokens(texts, special),
+        ends=vocabulary.end_tokens(texts, special),
         add_bos=add_bos,
         add_eos=add_eos,
     )
@@ -136,17 +125,18 @@ def _tokens(
     named: Mapping[int, str], added: Mapping[int, AddedToken], kind: str, unknown: Any, size: int
 ) -> tuple[list[bytes], list[int]]:
     """Return the texts and types of `size` tokens by id. Unnamed ids are padding."""
-    texts, types = [b"[PAD%d]" % token for token in range(size)], [UNUSED] * size
+    texts, types = [b"[PAD%d]" % token for token in range(size)], [vocabulary.UNUSED] * size
     for token, text in named.items():
-        types[token] = BYTE if kind == "SPM" and _BYTE.fullmatch(text) else NORMAL
+        byte = kind == "SPM" and _BYTE.fullmatch(text)
+        types[token] = vocabulary.BYTE if byte else vocabulary.NORMAL
         if kind == "WPM":
             text = text[2:] if text.startswith("##") else f"▁{text}"
         texts[token] = _encoded(text)
     for token, entry in added.items():
         text, control = entry.content, entry.special or _LOOKS_SPECIAL.fullmatch(entry.content)
-        types[token] = CONTROL if control else USER_DEFINED
+        types[token] = vocabulary.CONTROL if control else vocabulary.USER_DEFINED
         if kind == "SPM" and text == unknown:
-            types[token] = UNKNOWN
+            types[token] = vocabulary.UNKNOWN
         texts[token] = _encoded(text if control else text.replace("▁", " "))
     return texts, types
 

@@ -157,9 +157,6 @@ def _bpe(stored: bytes) -> bytes:
         # llama.cpp's rendering, which occurs in no text.
         if len(stored) > MAX_UNK_BYTES:
             return b"[UNK_BYTE_%s]" % stored
-        return b"".join(
-            bytes([BYTE_LEVEL[c]])
-            if c in BYTE_LEVEL
-            else b"[UNK_BYTE_0x%s%s]" % (c.encode().hex().encode(), stored)
-            for c in text
-        )
+        strange = {*text} - BYTE_LEVEL.keys()
+        shown = {c: b"[UNK_BYTE_0x%s%s]" % (c.encode().hex().encode(), stored) for c in strange}
+        return b"".join(shown.get(c) or bytes([BYTE_LEVEL[c]]) for c in text)

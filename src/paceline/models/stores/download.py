@@ -147,20 +147,17 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
             have = part.stat().st_size if part.exists() else 0
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
-                raise PacelineError(
-                    f"{remote.name} has {format_bytes(remote.size)}, and {part.parent} "
-                    f"{format_bytes(free)} free: make room, or name another folder with HF_HUB_CACHE"
-                )
+                sizes = f"{format_bytes(remote.size)}, and {part.parent} {format_bytes(free)} free"
+                advice = "make room, or name another folder with HF_HUB_CACHE"
+                raise PacelineError(f"{remote.name} has {sizes}: {advice}")
             received = _fill(part, url, remote, watch)
             if have and _digest(part, remote) != remote.digest:
                 part.unlink()  # the resumed part was damaged, as by a system crash
                 received += _fill(part, url, remote, watch)
             if (actual := _digest(part, remote)) != remote.digest:
                 part.unlink()
-                raise ModelError(
-                    f"{remote.name}: the hub states the hash {remote.digest}, what came has {actual}: it "
-                    "was thrown away; try again, and do not trust it if this stays so"
-                )
+                why = f"the hub states the hash {remote.digest}, what came has {actual}: it was thrown away"
+                raise ModelError(f"{remote.name}: {why}; try again, and do not trust it if this stays so")
             part.replace(blob)
             return received
     except Timeout as error:
@@ -178,10 +175,8 @@ class _DownloadFile:
 
     def write(self, piece: bytes) -> int:
         if self._file.tell() + len(piece) > self._remote.size:
-            raise PacelineError(
-                f"{self._remote.name}: more than the {self._remote.size:,} bytes come that were promised; "
-                "try again"
-            )
+            why = f"more than the {self._remote.size:,} bytes come that were promised"
+            raise PacelineError(f"{self._remote.name}: {why}; try again")
         self.received += len(piece)
         self._file.write(piece)
         self._file.flush()  # so that a killed process keeps what it received

@@ -20,16 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.models.stores import reference
-from paceline.models.stores.reference import (
-    LocalFile,
-    Reference,
-    head_files,
-    is_name_of,
-    matching_variants,
-    select_variant,
-    selectable,
-    variants,
-)
+from paceline.models.stores.reference import LocalFile, Reference, is_name_of, matching_variants
 from paceline.models.stores.search import HUB, FolderSearch, ModelCandidate, hub_folder, walk
 from paceline.speculative.errors import ModelError, UsageError
 
@@ -117,23 +108,23 @@ def stated_sha256(path: Path) -> str:
     return ""
 
 
-def find_cached(reference: Reference) -> list[LocalFile]:
+def find_cached(wanted: Reference) -> list[LocalFile]:
     """Return the cached files of a model or a draft head: of the current revision, else of an older one.
     Raises UsageError if no revision is complete."""
-    folder = repo_folder(reference.name)
+    folder = repo_folder(wanted.name)
     started = any((folder / "blobs").glob("*.incomplete"))
     for snapshot in _snapshots(folder):
         found = _file_names(folder, snapshot)
-        models = selectable(found, reference.tag)
-        matching = matching_variants(models, reference.tag) if reference.tag else models
+        models = reference.selectable(found, wanted.tag)
+        matching = matching_variants(models, wanted.tag) if wanted.tag else models
         complete = [name for variant in matching if not variant.missing for name in variant.files]
         started |= bool(matching)
-        names = select_variant(complete, reference.tag, reference.name) if complete else ()
-        if names := names or (() if reference.tag else head_files(found)):
+        names = reference.select_variant(complete, wanted.tag, wanted.name) if complete else ()
+        if names := names or (() if wanted.tag else reference.head_files(found)):
             paths = [snapshot / name for name in names]
             return [LocalFile(path, path.stat().st_size, stated_sha256(path)) for path in paths]
     some = "not completely" if started else "not"
-    raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
+    raise UsageError(f"{wanted} is {some} on this machine: paceline pull {wanted}")
 
 
 def folder_in_cache(reference: Reference) -> Path:
@@ -177,7 +168,7 @@ def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
         found = _file_names(folder, snapshot)
     except OSError:
         return {}
-    names, models = {}, [*variants(found), *variants(found, heads=True)]
+    names, models = {}, [*reference.variants(found), *reference.variants(found, heads=True)]
     for model in models:
         for tag in (model.files[0].rpartition("/")[2], model.label):  # the last unambiguous tag wins
             name = f"{repository}:{tag}"

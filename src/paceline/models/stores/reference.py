@@ -196,9 +196,8 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     elif not matching and (kind := auxiliary_kind(name)):
         problem = f"{name} is {kind}"
     elif len(matching) == 1:
-        problem = (
-            f"{matching[0].missing} of the parts of {matching[0].label} are missing; nothing can load it"
-        )
+        only = matching[0]
+        problem = f"{only.missing} of the parts of {only.label} are missing; nothing can load it"
     else:
         labels = [model.label for model in matching or models]
         # Models of the same quantisation are distinguished by file name.

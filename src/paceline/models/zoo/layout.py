@@ -241,10 +241,9 @@ def read_layout(file: GGUFFile) -> Layout:
         sizes = ("inner_size", "time_step_rank", "state_size", "group_count", "conv_kernel")
         layout = replace(layout, mamba=Mamba(*(number(f"ssm.{key}") for key in sizes)))
     for name, shape in shapes.items() ^ dict(tensor_shapes(layout)).items():
-        raise ModelError(
-            f"{path}: {name} of {' x '.join(map(str, shape))} weights is missing, or there is no place "
-            "for it: only models without biases, shared experts or other additions can be inflated"
-        )
+        which = f"{name} of {' x '.join(map(str, shape))} weights"
+        able = "only models without biases, shared experts or other additions can be inflated"
+        raise ModelError(f"{path}: {which} is missing, or there is no place for it: {able}")
     return layout
 
 
@@ -270,10 +269,8 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
         if miss < 0.05 and (best is None or cost < best[0]):
             best = (cost, layout)
     if best is None:
-        raise UsageError(
-            f"cannot make a model of {parameters:,} parameters from one of {source.parameters:,}: "
-            "ask for a size between twice the source's and about 3,000,000,000"
-        )
+        why = f"cannot make a model of {parameters:,} parameters from one of {source.parameters:,}"
+        raise UsageError(f"{why}: ask for a size between twice the source's and about 3,000,000,000")
     return best[1]
 
 
