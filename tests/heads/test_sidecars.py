@@ -306,19 +306,10 @@ def test_another_target_is_refused(other: ToyTarget, message: str, tmp_path: Pat
             open_draft(file, other, {})
 
 
-def test_heads_that_only_llama_cpp_computes_are_refused(tmp_path: Path) -> None:
-    """A file with MTP layers alone is refused. A whole model is a draft model, Gemma 4's assistant a head."""
-    whole = write_architecture(tmp_path / "m.gguf", "qwen35", next_token_heads=1)
-    assert kind_of(whole) == DRAFT
-
-    def strip(_fields: dict[str, bytes], parts: dict[str, Any]) -> None:
-        for name in [name for name in parts if name.startswith(("blk.0.", "blk.1."))]:
-            del parts[name]
-
-    with pytest.raises(ModelError, match="has only the MTP layers of a model"):
-        kind_of(rewritten(whole, tmp_path / "mtp-m.gguf", strip))
-    assistant = write_llama(tmp_path / "a.gguf", arch="gemma4-assistant")
-    assert kind_of(assistant) == HEADS["mtp"]
+def test_what_else_is_in_gguf_files(tmp_path: Path) -> None:
+    """A whole model, which may draft; Gemma 4's assistant, a head that only llama.cpp computes."""
+    assert kind_of(write_architecture(tmp_path / "m.gguf", "qwen35", next_token_heads=1)) == DRAFT
+    assert kind_of(write_llama(tmp_path / "a.gguf", arch="gemma4-assistant")) == HEADS["mtp"]
 
 
 def test_a_head_is_no_target(tmp_path: Path) -> None:

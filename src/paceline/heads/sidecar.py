@@ -16,7 +16,6 @@ from paceline.heads.config import SPECULATORS_KEY, HeadConfig, read_config
 from paceline.heads.decoder import LayerShape
 from paceline.heads.entries import MAX_COUNT, prefix_errors
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
-from paceline.models.headers.gguf_header import read_header
 from paceline.speculative.errors import ModelError
 
 EAGLE3, DFLASH = "eagle3", "dflash"  # llama.cpp's architectures
@@ -79,16 +78,7 @@ def sidecar_config(path: Path) -> HeadConfig | None:
         start = opened.read(PEEKED_BYTES)
     found = ARCHITECTURE.search(start) if start.startswith(b"GGUF") else None
     arch = "" if found is None else start[found.end() :][: found[1][0]].decode(errors="replace")
-    _refuse_mtp(path, arch, start)
     return _config(_open(path)) if arch in ENCODER_NORMS else None
-
-
-def _refuse_mtp(path: Path, arch: str, start: bytes) -> None:
-    """Raise ModelError for a file of MTP layers without the model that they belong to."""
-    if arch != "gemma4-assistant" and b".nextn_predict_layers" in start:
-        names = {tensor.name for tensor in read_header(path, lambda _key, _count: False).tensors}
-        if "blk.0.attn_norm.weight" not in names:
-            raise ModelError(f"{path}: has only the MTP layers of a model, which Paceline cannot draft with")
 
 
 def _open(path: Path) -> GGUFFile:
