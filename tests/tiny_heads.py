@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.exits import ExitsDrafter
-from paceline.drafters.head import HeadDrafter
-from paceline.drafters.pard import PardDrafter
+from paceline.drafters.head import DraftVocabDrafter, HeadDrafter
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.exit_target import ExitTarget
@@ -152,8 +150,8 @@ def tiny_drafter(
 ) -> Any:
     if kind == "pard":
         draft = tiny_parallel_draft(target.vocab.size)
-        return PardDrafter(draft, temperature=temperature, top_k=top_k)
+        return DraftVocabDrafter(draft, temperature=temperature, top_k=top_k)
     head = tiny_head(kind, target, **settings)
     if kind == "exits":
-        return ExitsDrafter(head, target.vocab.size, temperature=temperature, top_k=top_k)
+        return DraftVocabDrafter(head, temperature=temperature, top_k=top_k)
     return HeadDrafter(head, temperature=temperature, top_k=top_k)

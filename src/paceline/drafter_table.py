@@ -19,7 +19,7 @@ HEADS = {
 }
 DRAFTS = (DRAFT, *HEADS.values())  # what `-md` may name
 TRAINED_FOR = {"draft": "model", "confidence": "model"}  # kinds of `paceline train` that are no drafters
-HEAD = "paceline.drafters.head"  # module of the heads that read the target's hidden states
+HEAD = "paceline.drafters.head"  # the module of heads
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ _ROWS = (
     DrafterEntry("block", "a head that drafts a block at once (DFlash, DSpark)",
                  uses=(HEADS["block"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("exits", "an early exit of the target, with a trained adapter",
-                 uses=(HEADS["exits"],), in_auto=True, colour="cyan"),
+                 uses=(HEADS["exits"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("kangaroo", "the target's first layers, with an adapter that attends (Kangaroo)",
                  uses=(HEADS["kangaroo"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("pard", "a draft model that drafts several tokens in a pass",
-                 uses=(HEADS["pard"],), in_auto=True, colour="cyan"),
+                 uses=(HEADS["pard"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("mtp", "the target's own layers that predict further tokens (MTP)",
                  uses=(HEADS["mtp"],), in_auto=True, colour="cyan", module=HEAD),
     DrafterEntry("cascade", "a draft model or an early exit, with suffix drafting for it",

@@ -197,9 +197,9 @@ def text_with(folder: Path, target: ToyTarget) -> list[int] | None:
     draft: Any = open_draft(folder, target, {})
     drafting = Drafting((kind,), cross_vocab="off")
     if kind == "pard":
-        from paceline.drafters.pard import PardDrafter
+        from paceline.drafters.head import DraftVocabDrafter
 
-        drafter: Any = PardDrafter(draft)
+        drafter: Any = DraftVocabDrafter(draft)
     else:
         drafter, _ = make_drafter(drafting, target, draft)
     out = text(target, drafter)

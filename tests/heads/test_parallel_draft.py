@@ -13,7 +13,7 @@ import pytest
 import paceline
 from decoding import decoded
 from paceline.backends.toy import ToyTarget
-from paceline.drafters.pard import PardDrafter
+from paceline.drafters.head import DraftVocabDrafter
 from paceline.heads.parallel_draft import ParallelDraft
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Budget, RequiredOutputs
@@ -52,7 +52,7 @@ def test_a_nodes_row_is_that_of_its_depth() -> None:
 def test_a_draft_takes_one_pass_of_the_draft_model() -> None:
     draft, passes = parallel(), list[int]()
     draft.inner.on_forward = lambda rows, *_: passes.append(rows)
-    _, steps = decoded(ToyTarget(V), PardDrafter(draft), (1, 2, 3), 30, Budget(9, 9))
+    _, steps = decoded(ToyTarget(V), DraftVocabDrafter(draft), (1, 2, 3), 30, Budget(9, 9))
     drafted = [step for step in steps if step.tree.tokens]
     assert max(len(step.tree) for step in drafted) == DEPTH  # no longer than a pass
     assert len(passes) <= len(steps)

@@ -19,7 +19,12 @@ from paceline.speculative.tree import DraftTree
 
 
 class DraftVocabDrafter(ModelDrafter):
-    """A draft model that may have a draft vocabulary of its own."""
+    """A drafter of one kind of head, which may have a draft vocabulary of its own. It shows the head nothing
+    of the target's passes: a trained early exit (its confidence ends a draft), or a parallel draft (PARD)."""
+
+    def __init__(self, head: Any, **settings: Any) -> None:
+        super().__init__(head, head.vocab.size, **settings)
+        self.head, self.name, self.max_depth = head, head.kind, head.max_depth
 
     def _row(self, out: DraftForward, node: int, *, dense: bool) -> tuple[Logits, Ids | None]:
         if dense:
@@ -73,8 +78,7 @@ class HeadDrafter(DraftVocabDrafter):
     """A drafter of one kind of head. Closed sessions are kept, for prompts that begin alike."""
 
     def __init__(self, head: HeadBase, **settings: Any) -> None:
-        super().__init__(head, head.vocab.size, **settings)
-        self.head, self.name, self.max_depth = head, head.kind, head.max_depth
+        super().__init__(head, **settings)
         ids = head.config.layer_ids
         layers = tuple(sorted(set(ids)))
         self._outputs, self.states = RequiredOutputs(layers=layers), WeakSet[HeadState]()
@@ -122,7 +126,8 @@ class HeadDrafter(DraftVocabDrafter):
         return super().propose([*ready])
 
 
-def make(parts: DrafterInputs) -> HeadDrafter:
-    """Make the drafter of a head that reads the target's hidden states, of any kind."""
+def make(parts: DrafterInputs) -> DraftVocabDrafter:
+    """Make the drafter of a head of any kind."""
     head: Any = parts.draft
-    return HeadDrafter(head, **parts.model_settings)
+    kind = DraftVocabDrafter if head.kind in ("exits", "pard") else HeadDrafter
+    return kind(head, **parts.model_settings)
