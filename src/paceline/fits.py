@@ -26,6 +26,7 @@ EXITS = (HEADS["exits"], HEADS["kangaroo"])
 MTP = HEADS["mtp"]
 # What a model's file says of its layers for multi-token prediction (TargetTraits.mtp).
 USABLE, ABSENT, STRIPPED, NO_GRAPH, SEPARATE = "usable", "absent", "stripped", "no graph", "in another file"
+LEFT_OUT = "left out"  # by transformers, whatever the file says
 # What -md names for the kinds that draft as a model does.
 NAMED = {DRAFT: "a smaller model", LAYER_VIEW: "view:skip=N or view:exit=N", EXPERT_VIEW: "view:experts=N"}
 
@@ -79,8 +80,9 @@ EXCLUSIONS = (
               (LLAMA_CPP,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW), "views are for GGUF and transformers models", (TOY,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW, *EXITS), NO_PART, (TRANSFORMERS,), RECURRENT),
+    Exclusion((MTP,), "a toy has no layers for multi-token prediction (MTP)", (TOY,)),
     Exclusion((MTP,), "transformers leaves out a model's layers for multi-token prediction (MTP): a GGUF "
-              "file of it can have them", (TRANSFORMERS, TOY)),
+              "file of it can have them", mtp=LEFT_OUT),
     Exclusion((MTP,), "the target's file has no layers for multi-token prediction (MTP): many models have "
               "them in a repository of their own, whose name ends in -MTP-GGUF", mtp=ABSENT),
     Exclusion((MTP,), "the weights of the target's layers for multi-token prediction (MTP) were left out of "

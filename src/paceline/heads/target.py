@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from paceline.heads.arrays import array
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
-from paceline.heads.draft_base import DraftForward, HeadBase
+from paceline.heads.draft_base import HeadBase
 from paceline.heads.entries import prefix_errors
 from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
-from paceline.heads.session import NetworkSession, open_session
+from paceline.heads.session import open_session
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Caps, Session
-from paceline.speculative.tree import DraftTree, chain
+from paceline.speculative.tree import chain
 from paceline.system.identity import file_fingerprint
 
 MAX_BRANCHES, MAX_ROWS, MAX_PREFILL = 64, 512, 512
@@ -118,18 +118,6 @@ class HeadTarget(HeadBase):
 
     def open(self, beside: Session | None = None) -> Any:
         return open_session(self._head, self.embed, self._like, self.caps.n_ctx)
-
-    def _forward(self, batch: Sequence[tuple[NetworkSession, DraftTree | int]]) -> list[DraftForward]:
-        outs = list[DraftForward]()
-        for session, tree in batch:
-            if isinstance(tree, int):
-                session.read(tree)
-                outs.append(DraftForward(self, [], 0, tree))
-                continue
-            pending = session.pending_tokens
-            first, rows = session.compute(tree)
-            outs.append(DraftForward(self, rows, first, pending + len(rows) - first))
-        return outs
 
     def close(self) -> None: ...
 

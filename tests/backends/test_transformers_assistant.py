@@ -1,0 +1,149 @@
+"""Gemma 4's assistant drafts what transformers' own generator does, from the target's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from command_line import command
+from gguf_architectures import write_architecture
+from hf_models import DEVICE, LIKE_LLAMA, folder_of, tokenizer_of, with_large_weights
+from paceline.backends.transformers.assistant import AssistantDraft, AssistantSession
+from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.target import HfTarget
+from paceline.drafts import open_draft
+from paceline.models import zoo
+from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from rows import begun, table
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+ROUNDING = 1e-4
+WINDOW = 8
+TEXT = [7, 3, 9, 3, 7, 5, 2, 11, 5, 40, 41, 20, 21, 22]  # longer than the window
+OTHER = [5, 11, 2, 90, 91, 92]
+DRAFTED = [60, 61, 62]
+TREE = DraftTree((60, 61, 63, 64, 65), (ROOT, 0, ROOT, 2, 0), (0.5,) * 5, ("test",) * 5)
+GEMMA4: dict[str, Any] = {
+    **LIKE_LLAMA, "head_dim": 8, "global_head_dim": 16, "num_hidden_layers": 4, "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "tie_word_embeddings": True,
+    "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+}  # fmt: skip
+# Small models of the family: their last layers have no cache, as the assistant's.
+SHARING = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 96, "num_kv_shared_layers": 2}
+ORDERED = {"use_ordered_embeddings": True, "num_centroids": 8, "centroid_intermediate_top_k": 3}
+
+
+def write_target(folder: Path, **changes: Any) -> Path:
+    config = transformers.Gemma4TextConfig(**{**GEMMA4, **changes})
+    torch.manual_seed(0)
+    with_large_weights(transformers.Gemma4ForCausalLM(config)).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
+def write_assistant(folder: Path, whole: dict[str, Any] | None = None, **changes: Any) -> Path:
+    text = {**GEMMA4, "hidden_size": 16, "num_hidden_layers": 2, "layer_types": GEMMA4["layer_types"][:2]}
+    text |= {"num_kv_shared_layers": 2, **changes}
+    config = transformers.Gemma4AssistantConfig(
+        **{"text_config": transformers.Gemma4TextConfig(**text), "backbone_hidden_size": 32, **(whole or {})}
+    )
+    torch.manual_seed(1)
+    model = with_large_weights(transformers.Gemma4AssistantForCausalLM(config))
+    if model.masked_embedding is not None:
+        model.masked_embedding.token_ordering.copy_(torch.randperm(text["vocab_size"]))
+    model.save_pretrained(folder)
+    return folder
+
+
+FAMILY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "large": ({}, {}), "small": (SHARING, ORDERED),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FAMILY)
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder, (target, assistant) = tmp_path_factory.mktemp("gemma4"), FAMILY[request.param]
+    return write_target(folder / "target", **target), write_assistant(folder / "assistant", assistant)
+
+
+class World:
+    def __init__(self, files: tuple[Path, Path]) -> None:
+        self.target = HfTarget(files[0], n_ctx=64, sessions=2, device=DEVICE, dtype="float32")
+        draft = self.target.open_mtp(files[1])
+        assert isinstance(draft, AssistantDraft)
+        self.draft = draft
+        self.want = RequiredOutputs(layers=draft.config.layer_ids)
+
+    def close(self) -> None:
+        self.draft.close()
+        self.target.close()
+
+    def begin(self, text: Sequence[int]) -> tuple[HfSession, AssistantSession]:
+        """Sessions of a text whose root is its last token."""
+        reading = begun(self.target, text[:-1])
+        out = self.target.forward([(reading, EMPTY)], self.want)[0]
+        reading.commit((), text[-1])
+        drafting = self.draft.open(reading)
+        drafting.extend(text)
+        drafting.observe(out.features.start, out.features.hidden)
+        return reading, drafting
+
+    @torch.inference_mode()
+    def expected(self, text: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
+        """The rows of the root and of drafted tokens, by SinglePositionMultiTokenCandidateGenerator."""
+        model, assistant, rows = self.target._model, self.draft._model, list[np.ndarray]()
+        out = model(
+            input_ids=torch.tensor([text[:-1]], device=DEVICE), use_cache=False,
+            output_hidden_states=True, return_shared_kv_states=True,
+        )  # fmt: skip
+        state = out.hidden_states[-1][:, -1:]
+        for token in (text[-1], *drafted):
+            embedded = model.get_input_embeddings()(torch.tensor([[token]], device=DEVICE))
+            step = assistant(
+                inputs_embeds=torch.cat([embedded, state], dim=-1),
+                attention_mask=torch.ones((1, len(text)), dtype=torch.long, device=DEVICE),
+                position_ids=torch.tensor([[len(text) - 1]], device=DEVICE),
+                shared_kv_states=out.shared_kv_states,
+                use_cache=False,
+            )
+            state = step.last_hidden_state
+            rows.append(step.logits[0, 0].cpu().numpy())
+        return np.stack(rows)
+
+    def rows(self, session: AssistantSession, tree: DraftTree) -> np.ndarray:
+        return table(self.draft.forward([(session, tree)], NO_OUTPUTS)[0], tree)
+
+
+@pytest.fixture
+def world(files: tuple[Path, Path]) -> Iterator[World]:
+    with closing(World(files)) as opened:
+        yield opened
+
+
+def close(rows: np.ndarray, others: np.ndarray) -> bool:
+    """Compare the drafted tokens' logits; those of others are the least of a pass less one."""
+    floor = others.min(-1, keepdims=True)
+    drafted = others > floor
+    return rows.shape == others.shape and bool(
+        (np.abs(rows - others)[drafted] < ROUNDING).all() and (rows[~drafted] < rows.max()).all()
+    )
+
+
+def test_chains_and_trees_are_those_of_transformers(world: World) -> None:
+    _reading, drafting = world.begin(TEXT)
+    assert drafting.is_ready
+    assert close(world.rows(drafting, chain(DRAFTED, "test")), world.expected(TEXT, DRAFTED))
+    drafting.discard_tree()
+    rows = world.rows(drafting, TREE)
+    for node in range(len(TREE)):
+        assert close(rows[[node + 1]], world.expected(TEXT, TREE.path_tokens(node))[-1:])
