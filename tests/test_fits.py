@@ -19,6 +19,7 @@ from paceline.fits import (
     EXITS,
     EXPERT_VIEW,
     LAYER_VIEW,
+    LEFT_OUT,
     LLAMA_CPP,
     LOSSY_PREFILL,
     NO_MODEL,
@@ -36,7 +37,9 @@ COLUMNS = {
     "GGUF, mixture": TargetTraits(LLAMA_CPP, "free", is_mixture=True, is_windowed=False),
     "GGUF, recurrent": TargetTraits(LLAMA_CPP, "restore", is_mixture=False, is_windowed=False),
     "transformers": TargetTraits(TRANSFORMERS, "free", is_mixture=False, is_windowed=False),
-    "transformers, recurrent": TargetTraits(TRANSFORMERS, "restore", is_mixture=False, is_windowed=False),
+    "transformers, recurrent": TargetTraits(
+        TRANSFORMERS, "restore", is_mixture=False, is_windowed=False, mtp=LEFT_OUT
+    ),
 }
 
 

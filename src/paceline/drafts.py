@@ -101,7 +101,9 @@ def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) ->
         if is_view(reference):
             return target.open_mtp()
         if (ours := backend_name(target.path)) != (theirs := backend_name(reference)):
-            raise UsageError(f"{reference}: is an assistant (MTP) for {theirs}, and the target runs in {ours}")
+            raise UsageError(
+                f"{reference}: is an assistant (MTP) for {theirs}, and the target runs in {ours}"
+            )
         return target.open_mtp(reference)
     if kind in (LAYER_VIEW, EXPERT_VIEW):
         return open_view(reference, target)

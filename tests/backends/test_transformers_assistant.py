@@ -17,7 +17,6 @@ from hf_models import DEVICE, LIKE_LLAMA, folder_of, tokenizer_of, with_large_we
 from paceline.backends.transformers.assistant import AssistantDraft, AssistantSession
 from paceline.backends.transformers.session import HfSession
 from paceline.backends.transformers.target import HfTarget
-from paceline.drafts import open_draft
 from paceline.models import zoo
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
@@ -98,7 +97,7 @@ class World:
         drafting.observe(out.features.start, out.features.hidden)
         return reading, drafting
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def expected(self, text: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
         """The rows of the root and of drafted tokens, by SinglePositionMultiTokenCandidateGenerator."""
         model, assistant, rows = self.target._model, self.draft._model, list[np.ndarray]()
@@ -147,3 +146,132 @@ def test_chains_and_trees_are_those_of_transformers(world: World) -> None:
     rows = world.rows(drafting, TREE)
     for node in range(len(TREE)):
         assert close(rows[[node + 1]], world.expected(TEXT, TREE.path_tokens(node))[-1:])
+
+
+def test_greedy_drafts_are_those_of_transformers_generator(world: World) -> None:
+    model, assistant = world.target._model, world.draft._model
+    settings = transformers.GenerationConfig(max_length=64)
+    generator = transformers.generation.candidate_generator.SinglePositionMultiTokenCandidateGenerator(
+        assistant, model.get_input_embeddings(), settings
+    )
+    generator.num_assistant_tokens = 4
+    with torch.inference_mode():
+        out = model(input_ids=torch.tensor([TEXT[:-1]], device=DEVICE), **generator.model_kwargs_overrides)
+    text = torch.tensor([TEXT], device=DEVICE)
+    expected = generator.get_candidates(text, {}, out, False, 0)[0][0, len(TEXT) :].tolist()
+    _reading, drafting = world.begin(TEXT)
+    drafted = list[int]()
+    while len(drafted) < 4:
+        out = world.draft.forward([(drafting, chain(drafted, "test"))], NO_OUTPUTS)[0]
+        drafted.append(out.argmax(len(drafted)))
+    assert drafted == expected
+
+
+@pytest.mark.parametrize("accepted", [[], [0], [0, 1]])
+def test_drafts_after_a_step_see_the_accepted_tokens_only(world: World, accepted: list[int]) -> None:
+    reading, drafting = world.begin(TEXT)
+    world.rows(drafting, chain(DRAFTED, "test"))
+    out = world.target.forward([(reading, chain(DRAFTED, "test"))], world.want)[0]
+    reading.commit(accepted, 80)
+    drafting.extend([*DRAFTED[: len(accepted)], 80])
+    assert not drafting.is_ready
+    drafting.observe(out.features.start, out.features.hidden[: 1 + len(accepted)])
+    assert drafting.is_ready
+    text = [*TEXT, *DRAFTED[: len(accepted)], 80]
+    assert close(world.rows(drafting, chain([9], "test")), world.expected(text, [9]))
+
+
+def test_drafts_see_a_branch_that_was_moved_in_the_cache(world: World) -> None:
+    reading, drafting = world.begin(TEXT)
+    out = world.target.forward([(reading, TREE)], world.want)[0]
+    reading.commit([2, 3], 80)
+    drafting.extend([63, 64, 80])
+    drafting.observe(out.features.start, out.features.hidden[[0, 3, 4]])
+    assert close(world.rows(drafting, chain([9], "test")), world.expected([*TEXT, 63, 64, 80], [9]))
+
+
+def test_two_sessions_together_have_the_rows_of_each_alone(world: World) -> None:
+    texts, trees = (TEXT, OTHER), (chain(DRAFTED, "test"), EMPTY)
+    pairs = [world.begin(text) for text in texts]
+    batch = [(drafting, tree) for (_, drafting), tree in zip(pairs, trees, strict=True)]
+    for out, text, tree in zip(world.draft.forward(batch, NO_OUTPUTS), texts, trees, strict=True):
+        assert close(table(out, tree), world.expected(text, tree.tokens))
+
+
+def test_a_closed_session_reads_the_cache_of_the_next_one(world: World) -> None:
+    reading, drafting = world.begin(OTHER)
+    reading.close()
+    drafting.close()
+    drafting.rewind(1)
+    reading, other = world.begin(TEXT)
+    world.draft.reopen(drafting, reading)
+    drafting.extend(TEXT)
+    assert not drafting.is_ready
+    drafting.observe(len(TEXT) - 2, other._features(len(TEXT) - 1)[-1:])
+    assert close(world.rows(drafting, EMPTY), world.expected(TEXT, []))
+
+
+def test_costs_can_be_measured_without_a_target(world: World) -> None:
+    drafting = world.draft.open()
+    drafting.extend(TEXT)
+    assert np.isfinite(world.rows(drafting, TREE)).all()
+
+
+def test_the_text_is_that_of_plain_decoding(files: tuple[Path, Path]) -> None:
+    def answer(draft: Path | None, **settings: Any) -> list[int]:
+        with paceline.load(files[0], draft, threads=1, n_ctx=96, device=DEVICE, **settings) as llm:
+            return [list(llm.generate(TEXT, max_tokens=24, ignore_eos=True).tokens) for _ in range(2)][-1]
+
+    plain = answer(None, drafters="none")
+    for width in (1, 3):
+        assert answer(files[1], drafters="mtp", policy="fixed", n_draft=3, width=width) == plain
+    assert answer(Path(f"hf:{files[1]}")) == plain
+
+
+ODD: dict[str, Any] = {
+    "hidden states": {"whole": {"backbone_hidden_size": 48}},
+    "vocabulary": {"vocab_size": 95},
+    "heads of keys": {"num_key_value_heads": 1},
+    "size of keys": {"global_head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_assistant_of_another_model_is_refused(odd: str, files: tuple[Path, Path], tmp_path: Path) -> None:
+    draft = write_assistant(tmp_path, **ODD[odd])
+    with pytest.raises(ModelError, match="of another model than"):
+        paceline.load(files[0], draft, threads=1, device=DEVICE)
+
+
+def test_a_model_without_such_a_cache_has_no_assistant(files: tuple[Path, Path], tmp_path: Path) -> None:
+    whole = write_target(tmp_path, layer_types=["full_attention"] * 4)
+    for target in (folder_of("gemma3_text", tmp_path), folder_of("falcon_h1", tmp_path), whole):
+        with pytest.raises(ModelError, match="of another model than"):
+            paceline.load(target, files[1], threads=1, device=DEVICE)
+
+
+def test_files_and_folders_are_not_mixed(files: tuple[Path, Path], tmp_path: Path) -> None:
+    target = write_architecture(tmp_path / "gemma4.gguf", "gemma4")
+    draft = write_architecture(tmp_path / "mtp-gemma4.gguf", "gemma4-assistant")
+    for pair in ((target, files[1]), (files[0], draft)):
+        with pytest.raises(UsageError, match=r"is an assistant .* and the target runs in"):
+            paceline.load(*pair, threads=1)
+    with pytest.raises(PacelineError, match="cannot be loaded"):
+        paceline.load(files[0], f"hf:{draft}", threads=1, device=DEVICE)
+
+
+def test_each_of_the_two_says_that_the_other_is_needed(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give their model"):
+        paceline.load(files[1], threads=1)
+    with pytest.raises(UsageError, match="are in a folder of their own"):
+        paceline.load(files[0], None, "mtp", threads=1, device=DEVICE)
+    for other in ("toy:layers=3", folder_of("llama", tmp_path)):
+        with pytest.raises(UsageError, match=r"MTP"):
+            paceline.load(other, "view:mtp", threads=1)
+
+
+def test_the_check_opens_both(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    done = command(capsys, "check", *files)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("mtp head: it fits: gemma4_assistant ")
+    assert command(capsys, "check", zoo.target_path(), files[1]).code == 3

@@ -144,7 +144,9 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     small: Any = None
     if isinstance(draft_model, str):
         view = Path(draft_model)
-        require_fit(draft_model, kind_of(view), TargetTraits(TRANSFORMERS, target.caps.rollback, mtp=LEFT_OUT))
+        require_fit(
+            draft_model, kind_of(view), TargetTraits(TRANSFORMERS, target.caps.rollback, mtp=LEFT_OUT)
+        )
         small = open_view(view, target)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)

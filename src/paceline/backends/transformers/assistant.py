@@ -47,7 +47,10 @@ class AssistantDraft(HeadBase):
         self._model: Any = load_model(
             path, device=str(base.device), dtype=dtype, attention=target.settings["attention"]
         )
-        self._embed, self._like = base.get_input_embeddings(), torch.empty(0, dtype=base.dtype, device=base.device)
+        self._embed, self._like = (
+            base.get_input_embeddings(),
+            torch.empty(0, dtype=base.dtype, device=base.device),
+        )
         modes = enumerate(config.kv_sharing_modes)
         self._layers = {config.layer_types[i]: i for i, mode in modes if mode == "store"}
         self.config = HeadConfig(
