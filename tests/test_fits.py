@@ -15,11 +15,11 @@ from paceline.backends.interface import SupportsExits
 from paceline.backends.registry import open_engine
 from paceline.drafts import header_traits, traits_of
 from paceline.fits import (
+    ABSENT,
     DRAFT_KINDS,
     EXITS,
     EXPERT_VIEW,
     LAYER_VIEW,
-    LEFT_OUT,
     LLAMA_CPP,
     LOSSY_PREFILL,
     NO_MODEL,
@@ -38,7 +38,7 @@ COLUMNS = {
     "GGUF, recurrent": TargetTraits(LLAMA_CPP, "restore", is_mixture=False, is_windowed=False),
     "transformers": TargetTraits(TRANSFORMERS, "free", is_mixture=False, is_windowed=False),
     "transformers, recurrent": TargetTraits(
-        TRANSFORMERS, "restore", is_mixture=False, is_windowed=False, mtp=LEFT_OUT
+        TRANSFORMERS, "restore", is_mixture=False, is_windowed=False, mtp=ABSENT
     ),
 }
 

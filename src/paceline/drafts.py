@@ -18,18 +18,7 @@ from paceline.backends.interface import (
 from paceline.backends.registry import backend_name, open_engine
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.drafter_table import DRAFT, HEADS
-from paceline.fits import (
-    EXITS,
-    EXPERT_VIEW,
-    LAYER_VIEW,
-    LEFT_OUT,
-    LLAMA_CPP,
-    MTP,
-    SEPARATE,
-    TOY,
-    TargetTraits,
-    why_not,
-)
+from paceline.fits import ABSENT, EXITS, EXPERT_VIEW, LAYER_VIEW, MTP, TOY, TargetTraits, why_not
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
@@ -69,10 +58,8 @@ def header_traits(target: Path) -> TargetTraits:
     """Return what a target's header shows. Raises ModelError or UsageError for an unreadable file."""
     backend = backend_name(target)
     if backend == TOY:
-        return TargetTraits(TOY, "free", is_mixture=False, is_windowed=False)
-    traits = read_model_facts(model_path(target), tokens=False).traits
-    mtp = traits.mtp if backend == LLAMA_CPP or traits.mtp == SEPARATE else LEFT_OUT
-    return replace(traits, backend=backend, mtp=mtp)
+        return TargetTraits(TOY, "free", is_mixture=False, is_windowed=False, mtp=ABSENT)
+    return replace(read_model_facts(model_path(target), tokens=False).traits, backend=backend)
 
 
 def loaded_traits(target: Backend) -> TargetTraits:
@@ -97,14 +84,10 @@ def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) ->
     kind = kind_of(reference)
     require_fit(str(reference), kind, loaded_traits(target))
     if kind == MTP:
+        if not is_view(reference) and (other := backend_name(reference)) != backend_name(target.path):
+            raise UsageError(f"{reference}: is an assistant (MTP) for targets in {other}: give one (-m)")
         assert isinstance(target, PredictsFurtherTokens)  # see fits.py
-        if is_view(reference):
-            return target.open_mtp()
-        if (ours := backend_name(target.path)) != (theirs := backend_name(reference)):
-            raise UsageError(
-                f"{reference}: is an assistant (MTP) for {theirs}, and the target runs in {ours}"
-            )
-        return target.open_mtp(reference)
+        return target.open_mtp() if is_view(reference) else target.open_mtp(reference)
     if kind in (LAYER_VIEW, EXPERT_VIEW):
         return open_view(reference, target)
     if kind == PARALLEL:

@@ -8,14 +8,13 @@ tree all have the root's position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paceline.backends.common import parameters
-from paceline.backends.transformers.kind import WINDOWED, text_config
+from paceline.backends.transformers.kind import text_config
 from paceline.backends.transformers.loading import identity, load_config, load_model
 from paceline.heads.arrays import to_numpy
 from paceline.heads.config import HeadConfig, TargetFacts
@@ -28,110 +27,62 @@ from paceline.speculative.interfaces import Session
 if TYPE_CHECKING:
     from paceline.backends.transformers.target import HfTarget
 
-MAX_BRANCHES = 64
-Shape = tuple[int, int]  # heads of keys, and their size
-
 
 class AssistantDraft(HeadBase):
     """The assistant in the folder `path`, beside the target with the model `base`.
+    cells: of each kind of layers the target's layer whose cache is read, its heads of keys, and their size.
     Raises ModelError if it is another target's."""
 
     kind = "mtp"
 
     def __init__(self, target: HfTarget, base: Any, path: Path) -> None:
         super().__init__(path, target)
-        config = text_config(base.config)
-        self._shapes = _check_target(path, target, config)
-        dtype = str(base.dtype).removeprefix("torch.")
+        whole, text = load_config(path), text_config(base.config)
+        own, hidden, size = text_config(whole), target.hidden_size, target.vocab.size
+        fits = own.model_type == text.model_type and len({*own.layer_types}) == 2
+        fits = fits and (whole.backbone_hidden_size, own.vocab_size) == (hidden, size)
+        if not fits or _cache_shapes(own) != _cache_shapes(text):
+            raise ModelError(f"{path}: is the assistant (MTP) of another model than {target.path}")
+        layers = {kind: i for i, kind in enumerate(text.layer_types) if text.kv_sharing_modes[i] == "store"}
+        self.cells = {kind: (layers[kind], *shape) for kind, shape in _cache_shapes(text).items()}
+        dtype, attention = str(base.dtype).removeprefix("torch."), target.settings["attention"]
         self.settings = {**target.settings, "dtype": dtype}
-        self._model: Any = load_model(
-            path, device=str(base.device), dtype=dtype, attention=target.settings["attention"]
-        )
-        self._embed, self._like = (
-            base.get_input_embeddings(),
-            torch.empty(0, dtype=base.dtype, device=base.device),
-        )
-        modes = enumerate(config.kv_sharing_modes)
-        self._layers = {config.layer_types[i]: i for i, mode in modes if mode == "store"}
-        self.config = HeadConfig(
-            kind=self.kind,
-            target=TargetFacts(layers=target.layers, hidden=target.hidden_size, vocab=target.vocab.size),
-            shape=LayerShape(target.hidden_size, 1, 1, 1, 0),
-            draft_vocab=target.vocab.size,
-            layer_ids=(target.layers,),
-        )
-        self.max_depth = target.caps.n_ctx
-        self.caps = replace(target.caps, max_branches=MAX_BRANCHES, sparse_prompts=False)
-        self.weight_bytes = int(self._model.get_memory_footprint())
+        self.model: Any = load_model(path, device=str(base.device), dtype=dtype, attention=attention)
+        self.weight_bytes = int(self.model.get_memory_footprint())
+        self._embed, self.max_depth = base.get_input_embeddings(), self.caps.n_ctx
+        facts = TargetFacts(layers=target.layers, hidden=hidden, vocab=size)
+        self.config = HeadConfig(self.kind, facts, LayerShape(hidden, 1, 1, 1, 0), size, (target.layers,))
 
     @property
     def description(self) -> str:
-        n = sum(weight.numel() for weight in self._model.parameters())
-        return f"{self._model.config.model_type} {parameters(n)} (MTP)"
+        return f"{self.model.config.model_type} {parameters(self.model.num_parameters())} (MTP)"
 
     def identity(self) -> dict[str, Any]:
         return identity(self.path, self.settings)
 
     def open(self, beside: Session | None = None) -> AssistantSession:
-        return AssistantSession(self, self._like, self.caps.n_ctx, beside)
+        session = AssistantSession(self, self._embed.weight.new_empty(0), self.caps.n_ctx, self._embed)
+        self.reopen(session, beside)
+        return session
 
     def reopen(self, session: Any, beside: Session | None) -> None:
         session.beside = beside
 
     def close(self) -> None:
         """Drop the layers, but not the target."""
-        self._model = None
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
-    def compute(self, tokens: Sequence[int], states: Any, place: int, cache: Any) -> Any:
-        """Return the layers' output for tokens and the hidden states [n, hidden] of those before them.
-        place: of the root, behind all that is read of `cache`; None in measurements."""
-        n, like = len(tokens), self._like
-        cells = dict[str, tuple[Any, Any]]()
-        for name, (heads, width) in self._shapes.items():
-            parts = [like.new_zeros(1, heads, place, width)] * 2
-            if cache is not None:
-                layer = cache.layers[self._layers[name]]
-                parts = [part[:, :, :place] for part in (layer.keys, layer.values)]
-            keys, values = (part.expand(n, -1, -1, -1) for part in parts)
-            cells[name] = keys, values
-        embedded = self._embed(torch.tensor(tokens, device=like.device))
-        return self._model(
-            inputs_embeds=torch.cat([embedded, states], -1)[:, None],
-            position_ids=torch.full((n, 1), place, device=like.device),
-            shared_kv_states=cells,
-        )
+        self.model = None
 
 
-def _check_target(path: Path, target: HfTarget, config: Any) -> dict[str, Shape]:
-    """Return the shapes of the cells that are read. config: of the target's text model."""
-    whole = load_config(path)
-    own = text_config(whole)
-    if own.model_type == config.model_type and WINDOWED in config.layer_types:
-        shapes = _cache_shapes(own)
-        if (
-            whole.backbone_hidden_size == target.hidden_size
-            and own.vocab_size == target.vocab.size
-            and shapes == _cache_shapes(config)
-        ):
-            return shapes
-    raise ModelError(f"{path}: is the assistant (MTP) of another model than {target.path}")
-
-
-def _cache_shapes(config: Any) -> dict[str, Shape]:
-    """Return the shape of the keys of each type of layers."""
+def _cache_shapes(config: Any) -> dict[str, tuple[int, int]]:
     layers = zip(config.layer_types, config.per_layer_config, strict=True)
-    return {name: (layer.num_key_value_heads, layer.head_dim) for name, layer in layers}
+    return {kind: (layer.num_key_value_heads, layer.head_dim) for kind, layer in layers}
 
 
 class AssistantSession(EagleSession):
     """A text in an assistant. beside: the target's session, None in measurements."""
 
     _head: Any
-
-    def __init__(self, draft: AssistantDraft, like: Any, n_ctx: int, beside: Session | None) -> None:
-        super().__init__(draft, like, n_ctx)
-        self.beside: Any = beside
+    beside: Any
 
     def _read(self, tokens: Sequence[int], features: Any) -> None:
         """Compute nothing: the text is in the target's cache."""
@@ -140,11 +91,22 @@ class AssistantSession(EagleSession):
         self._outputs = []
         return self._add(self._forward([token], features[:, 0], (), None))[0]
 
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def _forward(self, tokens: Sequence[int], hidden: Any, positions: Sequence[int], mask: Any) -> Any:
-        if self.beside is None:
-            return self._head.compute(tokens, hidden, max(1, len(self.tokens) - 1), None)
-        slot = self.beside.slot
-        return self._head.compute(tokens, hidden, len(slot.cached), slot.cache)
+        """Compute rows that see the target's cells before the root, and have its position."""
+        n, root, seen = len(tokens), max(1, len(self.tokens) - 1), {}
+        for kind, (index, heads, width) in self._head.cells.items():
+            both = [self._like.new_zeros(1, heads, root, width)] * 2
+            if self.beside is not None:
+                layer = self.beside.slot.cache.layers[index]
+                both = [layer.keys[:, :, :root], layer.values[:, :, :root]]
+            seen[kind] = tuple(part.expand(n, -1, -1, -1) for part in both)
+        embedded = self._embed(torch.tensor(tokens, device=self._like.device))
+        return self._head.model(
+            inputs_embeds=torch.cat([embedded, hidden], -1)[:, None],
+            position_ids=torch.full((n, 1), root, device=self._like.device),
+            shared_kv_states=seen,
+        )
 
     def _add(self, out: Any) -> list[Row]:
         self._outputs += list(out.last_hidden_state)

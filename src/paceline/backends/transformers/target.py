@@ -262,10 +262,7 @@ class HfTarget:
     def open_mtp(self, path: Path | None = None) -> AssistantDraft:
         """See PredictsFurtherTokens."""
         if path is None:
-            raise UsageError(
-                f"{self.path}: its layers for multi-token prediction (MTP) are in a folder of their own, its "
-                "assistant: give it as the draft (-md)"
-            )
+            raise UsageError(f"{self.path}: its MTP layers are in a folder of their own: give it as -md")
         return AssistantDraft(self, self._require_open(), path)
 
     def expert_counts(self) -> tuple[int, int]:
