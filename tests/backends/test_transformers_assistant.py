@@ -220,12 +220,14 @@ def test_costs_can_be_measured_without_a_target(world: World) -> None:
 def test_the_text_is_that_of_plain_decoding(files: tuple[Path, Path]) -> None:
     def answer(draft: Path | None, **settings: Any) -> list[int]:
         with paceline.load(files[0], draft, threads=1, n_ctx=96, device=DEVICE, **settings) as llm:
-            return [list(llm.generate(TEXT, max_tokens=24, ignore_eos=True).tokens) for _ in range(2)][-1]
+            done = [llm.generate(TEXT, max_tokens=24, ignore_eos=True) for _ in range(2)][-1]
+            assert (done.stats.drafted > 0) == ("policy" in settings)
+            return list(done.tokens)
 
     plain = answer(None, drafters="none")
     for width in (1, 3):
         assert answer(files[1], drafters="mtp", policy="fixed", n_draft=3, width=width) == plain
-    assert answer(Path(f"hf:{files[1]}")) == plain
+    assert answer(Path(f"hf:{files[1]}"), policy="fixed") == plain
 
 
 ODD: dict[str, Any] = {
