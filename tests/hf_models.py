@@ -100,12 +100,17 @@ def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:
 
     config = transformers.AutoConfig.for_model(kind, **{**(ARCHITECTURES | RECURRENT | ODD)[kind], **changes})
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    return with_large_weights(transformers.AutoModelForCausalLM.from_config(config))
+
+
+def with_large_weights(model: Any) -> Any:
+    import torch
+
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.normal_(0.0, 2.0 / weight.shape[-1] ** 0.5)
-    return model
+    return model.eval()
 
 
 def tokenizer_of() -> Any:

@@ -15,6 +15,7 @@ from paceline.backends.interface import SupportsExits
 from paceline.backends.registry import open_engine
 from paceline.drafts import header_traits, traits_of
 from paceline.fits import (
+    ABSENT,
     DRAFT_KINDS,
     EXITS,
     EXPERT_VIEW,
@@ -36,7 +37,9 @@ COLUMNS = {
     "GGUF, mixture": TargetTraits(LLAMA_CPP, "free", is_mixture=True, is_windowed=False),
     "GGUF, recurrent": TargetTraits(LLAMA_CPP, "restore", is_mixture=False, is_windowed=False),
     "transformers": TargetTraits(TRANSFORMERS, "free", is_mixture=False, is_windowed=False),
-    "transformers, recurrent": TargetTraits(TRANSFORMERS, "restore", is_mixture=False, is_windowed=False),
+    "transformers, recurrent": TargetTraits(
+        TRANSFORMERS, "restore", is_mixture=False, is_windowed=False, mtp=ABSENT
+    ),
 }
 
 

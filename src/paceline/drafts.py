@@ -84,6 +84,8 @@ def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) ->
     kind = kind_of(reference)
     require_fit(str(reference), kind, loaded_traits(target))
     if kind == MTP:
+        if not is_view(reference) and (other := backend_name(reference)) != backend_name(target.path):
+            raise UsageError(f"{reference}: is an assistant (MTP) for targets in {other}: give one (-m)")
         assert isinstance(target, PredictsFurtherTokens)  # see fits.py
         return target.open_mtp() if is_view(reference) else target.open_mtp(reference)
     if kind in (LAYER_VIEW, EXPERT_VIEW):

@@ -54,7 +54,7 @@ class Exclusion:
     rollbacks: Collection[str] = ()
     is_mixture: bool | None = None
     is_windowed: bool | None = None
-    mtp: str | None = None
+    mtp: Collection[str] = ()
 
     def applies(self, kind: str, target: TargetTraits) -> bool:
         return (
@@ -63,7 +63,7 @@ class Exclusion:
             and (not self.rollbacks or target.rollback in self.rollbacks)
             and self.is_mixture in (None, target.is_mixture)
             and self.is_windowed in (None, target.is_windowed)
-            and self.mtp in (None, target.mtp)
+            and (not self.mtp or target.mtp in self.mtp)
         )
 
 
@@ -80,15 +80,15 @@ EXCLUSIONS = (
     Exclusion((LAYER_VIEW, EXPERT_VIEW), "views are for GGUF and transformers models", (TOY,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW, *EXITS), NO_PART, (TRANSFORMERS,), RECURRENT),
     Exclusion((MTP,), "transformers leaves out a model's layers for multi-token prediction (MTP): a GGUF "
-              "file of it can have them", (TRANSFORMERS, TOY)),
+              "file of it can have them", (TRANSFORMERS,), mtp=(USABLE, ABSENT, STRIPPED, NO_GRAPH)),
     Exclusion((MTP,), "the target's file has no layers for multi-token prediction (MTP): many models have "
-              "them in a repository of their own, whose name ends in -MTP-GGUF", mtp=ABSENT),
+              "them in a repository of their own, whose name ends in -MTP-GGUF", mtp=(ABSENT,)),
     Exclusion((MTP,), "the weights of the target's layers for multi-token prediction (MTP) were left out of "
-              "its file: a repository whose name ends in -MTP-GGUF may have them", mtp=STRIPPED),
+              "its file: a repository whose name ends in -MTP-GGUF may have them", mtp=(STRIPPED,)),
     Exclusion((MTP,), "the target's layers for multi-token prediction (MTP) are in a file of their own, its "
-              "assistant: give it (-md mtp-gemma-4-*.gguf)", mtp=SEPARATE),
+              "assistant: give it (-md)", mtp=(SEPARATE,)),
     Exclusion((MTP,), "this llama.cpp cannot compute the MTP layers of the target's architecture",
-              mtp=NO_GRAPH),
+              mtp=(NO_GRAPH,)),
     Exclusion((EXPERT_VIEW, LOSSY_EXPERTS), "the target is no mixture of experts, or does not say how many a "
               "token uses", is_mixture=False),
     Exclusion((LOSSY_PREFILL,), NO_PROMPT_LEFT_OUT + "recurrent models", rollbacks=RECURRENT),

@@ -20,7 +20,7 @@ from paceline.heads.confidence import Confidence
 from paceline.models import zoo
 from paceline.models.headers.header import is_assistant
 from paceline.models.headers.plain_file import require_gguf_path
-from paceline.models.names import MTP_VIEW, is_view
+from paceline.models.names import MTP_VIEW, is_view, model_path
 from paceline.models.resolve import file_of
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
 from paceline.speculative.errors import UsageError
@@ -65,10 +65,10 @@ class LoadPlan:
 def resolve(options: LoadOptions) -> LoadPlan:
     """Find the files, and check what fits. Raises UsageError, ModelError or MissingExtraError."""
     target, draft = model_files(options.target, options.draft, options.drafting.drafters)
-    if backend_name(target) == LLAMA_CPP and is_assistant(target):
+    if is_assistant(model_path(target)):
         raise UsageError(
-            f"{target}: holds only layers for multi-token prediction (MTP): give their model (-m), and this "
-            "file as its draft (-md)"
+            f"{target}: holds only layers for multi-token prediction (MTP): give their model (-m), and these "
+            "as its draft (-md)"
         )
     draft, confidence = open_confidence(draft)
     if draft is None and drafts_itself(target, options):

@@ -131,7 +131,7 @@ class PredictsFurtherTokens(Protocol):
 
     def open_mtp(self, path: Path | None = None) -> Backend:
         """Return these layers as a draft head; close it first. The model must have been loaded with them.
-        path: of layers in a file of their own. Raises ModelError."""
+        path: of layers in a file or folder of their own. Raises ModelError."""
 
 
 @runtime_checkable

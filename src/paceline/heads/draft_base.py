@@ -96,6 +96,19 @@ class HeadBase(DraftBase):
     def forget(self) -> None:
         """Do nothing: closed sessions are the drafter's."""
 
+    def _forward(self, batch: SessionBatch[Any]) -> list[DraftForward]:
+        """See DraftBase, for sessions that compute by themselves (NetworkSession)."""
+        outs = list[DraftForward]()
+        for session, tree in batch:
+            if isinstance(tree, int):
+                session.read(tree)
+                outs.append(DraftForward(self, [], 0, tree))
+                continue
+            pending = session.pending_tokens
+            first, rows = session.compute(tree)
+            outs.append(DraftForward(self, rows, first, pending + len(rows) - first))
+        return outs
+
 
 class DraftForward(LogitsOutput):
     """Rows `first`, `first + 1`, ... of a session."""

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from paceline.heads.arrays import array
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import MakeLinear
-from paceline.heads.draft_base import DraftForward, HeadBase
+from paceline.heads.draft_base import HeadBase
 from paceline.heads.entries import prefix_errors
 from paceline.heads.files import HeadFiles, weights_file
 from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
-from paceline.heads.session import SESSIONS, NetworkSession
+from paceline.heads.session import SESSIONS
 from paceline.speculative.errors import ModelError
-from paceline.speculative.interfaces import Session, SessionBatch
+from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import chain
 from paceline.system.identity import file_fingerprint
 
@@ -109,18 +109,6 @@ class HeadTarget(HeadBase):
 
     def open(self, beside: Session | None = None) -> Any:
         return SESSIONS[type(self._head)](self._head, self._like, self.caps.n_ctx, self.embed)
-
-    def _forward(self, batch: SessionBatch[NetworkSession]) -> list[DraftForward]:
-        outs = list[DraftForward]()
-        for session, tree in batch:
-            if isinstance(tree, int):
-                session.read(tree)
-                outs.append(DraftForward(self, [], 0, tree))
-                continue
-            pending = session.pending_tokens
-            first, rows = session.compute(tree)
-            outs.append(DraftForward(self, rows, first, pending + len(rows) - first))
-        return outs
 
     def close(self) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafts import kind_of, open_view, require_fit
 from paceline.engine import InferenceEngine
-from paceline.fits import TRANSFORMERS, TargetTraits
+from paceline.fits import ABSENT, TRANSFORMERS, TargetTraits
 from paceline.profiling.pass_costs import costs_of, refresh
 from paceline.request_handle import RequestHandle
 from paceline.settings import Drafting
@@ -142,7 +142,7 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     small: Any = None
     if isinstance(draft_model, str):
         view = Path(draft_model)
-        require_fit(draft_model, kind_of(view), TargetTraits(TRANSFORMERS, target.caps.rollback))
+        require_fit(draft_model, kind_of(view), TargetTraits(TRANSFORMERS, target.caps.rollback, mtp=ABSENT))
         small = open_view(view, target)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)

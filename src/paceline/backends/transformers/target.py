@@ -29,6 +29,7 @@ from paceline.backends.common import (
 from paceline.backends.interface import OutputHead
 from paceline.backends.speculative_prefill import Attention, look_ahead
 from paceline.backends.transformers import weights
+from paceline.backends.transformers.assistant import HfAssistantDraft
 from paceline.backends.transformers.attention_weights import attention_weights
 from paceline.backends.transformers.forward import HfForward
 from paceline.backends.transformers.kind import (
@@ -238,6 +239,12 @@ class HfTarget(LoadedTarget):
         if n := view.n_skipped_blocks(self.layers):
             out._change = f"without {n} of {2 * self.layers} blocks"
         return out
+
+    def open_mtp(self, path: Path | None = None) -> HfAssistantDraft:
+        """See PredictsFurtherTokens."""
+        if path is None:
+            raise UsageError(f"{self.path}: its MTP layers are in a folder of their own: give it as -md")
+        return HfAssistantDraft(self, self._require_open(), path)
 
     def expert_counts(self) -> tuple[int, int]:
         used, experts = experts_of(text_config(self._require_open().config))

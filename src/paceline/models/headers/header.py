@@ -13,7 +13,7 @@ from paceline.models.headers import facts
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.gguf_header import GGUFHeader, read_header
-from paceline.models.headers.plain_file import exists, open_regular_file
+from paceline.models.headers.plain_file import exists, open_regular_file, read_json
 from paceline.models.headers.vocabulary import end_tokens
 from paceline.models.names import model_path
 from paceline.speculative.errors import ModelError, PacelineError
@@ -32,6 +32,7 @@ _MAX_ARCH_CHARACTERS = 64  # of an architecture's name
 _MAX_PER_LAYER_ARRAY = 1 << 14  # elements; longer arrays belong to the vocabulary
 _MAX_LAYERS = 1 << 16
 _F16_BYTES = 2
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")  # in transformers
 # Default intervals of attention layers by architecture (llama.cpp, src/models).
 _ATTENTION_INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 
@@ -184,10 +185,13 @@ def mtp_cost(parts: Sequence[GGUFHeader], arch: str) -> float:
 
 
 def is_assistant(path: Path) -> bool:
-    """Return whether a GGUF file only has layers for multi-token prediction that read another model's cache.
-    Its first key is the architecture; nothing else is read."""
-    with suppress(ModelError), open_regular_file(path) as file:
-        return facts.ASSISTANT_ARCH.encode() in file.read(96)
+    """Return whether a file or folder only has layers for multi-token prediction that read another model's
+    cache. A GGUF file's first key is the architecture; nothing else is read."""
+    with suppress(ModelError):
+        if os.path.isdir(path):  # noqa: PTH112  # Path's may raise
+            return read_json(path / "config.json").get("model_type") in ASSISTANTS
+        with open_regular_file(path) as file:
+            return facts.ASSISTANT_ARCH.encode() in file.read(96)
     return False
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.fits import ABSENT, SEPARATE
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
@@ -70,6 +71,7 @@ def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
         experts=number("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
         experts_used=number("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"),
         memory=memory,
+        mtp=SEPARATE if arch.startswith("gemma4") else ABSENT,
         sliding_window=number("sliding_window") if sliding else 0,
         chat_template=_template(folder),
         tokenizer=tokenizer,
