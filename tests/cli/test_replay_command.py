@@ -47,6 +47,7 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     record = first.json
     assert list(record) == [
         "format", "paceline", "processor", "tokenizer", "cost_curve", "draft_model", "n_vocab", "limit",
+        "expected_of_mtp",
         "status", "fresh", "costs", "files", "requests", "results",
     ]  # fmt: skip
     assert (record["format"], record["status"], record["tokenizer"]) == (3, "done", None)

@@ -356,7 +356,7 @@ def test_a_run_goes_on_with_its_answers_and_its_draft_vocabulary(
         train_head(llm, prompts, replace(plan, draft_vocab=6))
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", sorted({*ALL_KINDS} - {"mtp"}))  # which writes another file
 def test_a_batch_without_a_token_to_draft_teaches_nothing(kind: str, tmp_path: Path) -> None:
     """A prompt can be longer than what of a sequence is trained on."""
     target, n = ToyTarget(8, seed=3, layers=4, width=64), 6
