@@ -36,7 +36,7 @@ from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY
 
-CONTEXT, TEXT, ROUNDS = 2048, 256, 60  # tokens, and passes of a step's median
+CONTEXT, TEXT, ROUNDS = 2048, 256, 20  # tokens, and passes of a step's median
 
 
 def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: st
     with paceline.load(path, drafters="mtp", **settings) as llm:
         prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
         chosen = [item for item in workload.load(suite) if not item.session]
-        chosen = [item for item in chosen if len(prompts.ask(item, {}).tokens) < CONTEXT - n]
+        chosen = [item for item in chosen if workload.length(item) < CONTEXT - n]  # a token has a character
         requests = [prompts.ask(item, {}) for item in workload.sample_items(chosen, items)]
         command = find_server(server)
         with closing(
