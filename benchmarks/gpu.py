@@ -24,6 +24,7 @@ import site
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -404,7 +405,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "python": ("3.12", "pack: that of the machine"), "add": ([], "pack: NAME=PATH, see above"),
     "wheels": (None, "pack: a folder of wheels, in place of what pip fetches"),
     "no-model": (False, "pack: without SmolLM2 (93 MB); run with --model zoo:target --draft zoo:draft"),
-    "work": (Path("/tmp/paceline-gpu"), "run: for all else"), "only": (",".join(STEPS), "run: steps"),
+    "work": (Path(tempfile.gettempdir(), "paceline-gpu"), "run: for all else"),
+    "only": (",".join(STEPS), "run: steps"),
     "limit": (USUAL_LIMIT, "run: seconds of all steps, whose own grow with it"),
     "device": ("cuda", "run: or cpu"), "params": ("1B", "run: of the model"),
     "arch": ("", "run: CMAKE_CUDA_ARCHITECTURES; the GPU's own by default"),

@@ -7,11 +7,12 @@ the models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.api import LLM
 from paceline.backends.interface import Backend
@@ -31,6 +32,8 @@ from paceline.storage.corpora import Corpora
 from paceline.storage.remembered import AnswerHistory, project_of
 from paceline.system.home import to_stderr
 from paceline.vocab.shared import check_shared
+
+T = TypeVar("T")
 
 
 def load(
@@ -75,39 +78,40 @@ def load_plan(plan: LoadPlan) -> LLM:
     return llm
 
 
-def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
-    """Open target and draft; return them with the drafting that the target allows. undo: closes them.
-    If a file's MTP layers cannot be computed, `auto` does without them."""
-    if plan.kind != MTP or plan.options.draft is not None or AUTO not in plan.options.drafting.drafters:
-        return _open_models(plan, undo)
+def or_without_mtp(plan: LoadPlan, load: Callable[[LoadPlan], T]) -> tuple[T, LoadPlan]:
+    """Return what `load` makes of a plan, and that plan. If `auto` found MTP layers in the target's file, and
+    they cannot be computed, it is one without them, and a line says why."""
+    by_itself = plan.kind == MTP and plan.options.draft is None
     try:
-        with ExitStack() as opened:
-            models = _open_models(plan, opened)
-            undo.push(opened.pop_all())
-        return models
+        return load(plan), plan
     except ModelError as error:
+        if not by_itself or AUTO not in plan.options.drafting.drafters:
+            raise
         reason = str(error)
-    models = _open_models(without_mtp(plan), undo)
+    plan = replace(plan, draft=None, kind="", settings={**plan.settings, "mtp": False})
+    loaded = load(plan)
     to_stderr(f"multi-token prediction (MTP) is not used: {reason}")
-    return models
+    return loaded, plan
 
 
-def without_mtp(plan: LoadPlan) -> LoadPlan:
-    return replace(plan, draft=None, kind="", settings={**plan.settings, "mtp": False})
+def open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
+    """Open target and draft; return them with the drafting that the target allows. undo: closes them."""
+    return or_without_mtp(plan, partial(_open_models, undo=undo))[0]
 
 
 def _open_models(plan: LoadPlan, undo: ExitStack) -> tuple[Backend, Backend | None, Drafting]:
-    engine = plan.options.engine
+    engine, draft = plan.options.engine, None
     rows = 1 + plan.chains.n_draft if engine.exact_greedy else 0
-    target = open_engine(plan.target, n_ctx=engine.n_ctx, exact_rows=rows, **plan.settings)
-    undo.callback(target.close)
-    drafting = allowed_drafting(plan, target)
-    draft = None
-    if plan.draft is not None and (not drafting.plain or plan.selects_prompt_tokens):
-        draft = open_draft(plan.draft, target, plan.draft_settings)
-        undo.callback(draft.close)
-    if plan.quality.prefill:
-        select_prompt_tokens(plan, target, draft)
+    with ExitStack() as opened:
+        target = open_engine(plan.target, n_ctx=engine.n_ctx, exact_rows=rows, **plan.settings)
+        opened.callback(target.close)
+        drafting = allowed_drafting(plan, target)
+        if plan.draft is not None and (not drafting.plain or plan.selects_prompt_tokens):
+            draft = open_draft(plan.draft, target, plan.draft_settings)
+            opened.callback(draft.close)
+        if plan.quality.prefill:
+            select_prompt_tokens(plan, target, draft)
+        undo.push(opened.pop_all())
     return target, draft, drafting
 
 

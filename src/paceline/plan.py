@@ -71,11 +71,11 @@ def resolve(options: LoadOptions) -> LoadPlan:
             "as its draft (-md)"
         )
     draft, confidence = open_confidence(draft)
-    if draft is None and drafts_itself(target, options):
-        draft = Path(MTP_VIEW)
+    drafts_by_itself = draft is None and drafts_itself(target, options)
+    draft = Path(MTP_VIEW) if drafts_by_itself else draft
     kind = "" if draft is None else kind_of(draft)
     check_inputs(options, kind, options.drafting)
-    if draft is not None:
+    if draft is not None and not drafts_by_itself:  # whose header is read and fits
         known = header_traits(target) if is_view(draft) else TargetTraits(backend_name(target))
         require_fit(str(draft), kind, known)
         if kind == DRAFT and backend_name(draft) == LLAMA_CPP:

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import paceline
+from assistants import AssistantWorld
 from command_line import command
 from gguf_architectures import write_architecture
 from gguf_files import rewritten
 from mtp_driver import ROUNDING, Context
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.mtp_assistant import AssistantDraft, AssistantSession
-from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.backends.llama_cpp.mtp_assistant import AssistantDraft
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import metadata_field
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
+from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from rows import begun, table
+from rows import table
 
 TEXT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5, 40, 41]
 OTHER = [5, 11, 2, 0, 90, 91, 92]
@@ -38,30 +38,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_architecture(folder / "gemma4.gguf", "gemma4"), assistant
 
 
-class World:
+class World(AssistantWorld):
     def __init__(self, files: tuple[Path, Path]) -> None:
-        self.target = LlamaTarget(
+        target = LlamaTarget(
             files[0], n_ctx=64, threads=1, sessions=2, cache_type="f32", flash_attention=False,
             kernels=False, mtp=True,
         )  # fmt: skip
-        draft = self.target.open_mtp(files[1])
+        draft = target.open_mtp(files[1])
         assert isinstance(draft, AssistantDraft)
-        self.draft = draft
-        self.want = RequiredOutputs(layers=draft.config.layer_ids)
-
-    def close(self) -> None:
-        self.draft.close()
-        self.target.close()
-
-    def begin(self, text: Sequence[int]) -> tuple[LlamaSession, AssistantSession]:
-        """Sessions of a text whose root is its last token."""
-        reading = begun(self.target, text[:-1])
-        out = self.target.forward([(reading, EMPTY)], self.want)[0]
-        reading.commit((), text[-1])
-        drafting = self.draft.open(reading)
-        drafting.extend(text)
-        drafting.observe(out.features.start, out.features.hidden)
-        return reading, drafting
+        super().__init__(target, draft)
 
     def expected(self, text: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
         """The rows of the root and of drafted tokens, by common_speculative_impl_draft_mtp."""
@@ -74,9 +59,6 @@ class World:
                     logits, states = context.decode([token], states, root)
                     rows.append(logits[-1])
         return np.stack(rows)
-
-    def rows(self, session: AssistantSession, tree: DraftTree) -> np.ndarray:
-        return table(self.draft.forward([(session, tree)], NO_OUTPUTS)[0], tree)
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import paceline
+from assistants import AssistantWorld
 from command_line import command
 from gguf_architectures import write_architecture
 from hf_models import DEVICE, LIKE_LLAMA, folder_of, tokenizer_of, with_large_weights
-from paceline.backends.transformers.assistant import HfAssistantDraft, HfAssistantSession
-from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.assistant import HfAssistantDraft
 from paceline.backends.transformers.target import HfTarget
 from paceline.models import zoo
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
-from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
+from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from rows import begun, table
+from rows import table
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -75,27 +75,12 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return write_target(folder / "target", **target), write_assistant(folder / "assistant", assistant)
 
 
-class World:
+class World(AssistantWorld):
     def __init__(self, files: tuple[Path, Path]) -> None:
-        self.target = HfTarget(files[0], n_ctx=64, sessions=2, device=DEVICE, dtype="float32")
-        draft = self.target.open_mtp(files[1])
+        target = HfTarget(files[0], n_ctx=64, sessions=2, device=DEVICE, dtype="float32")
+        draft = target.open_mtp(files[1])
         assert isinstance(draft, HfAssistantDraft)
-        self.draft = draft
-        self.want = RequiredOutputs(layers=draft.config.layer_ids)
-
-    def close(self) -> None:
-        self.draft.close()
-        self.target.close()
-
-    def begin(self, text: Sequence[int]) -> tuple[HfSession, HfAssistantSession]:
-        """Sessions of a text whose root is its last token."""
-        reading = begun(self.target, text[:-1])
-        out = self.target.forward([(reading, EMPTY)], self.want)[0]
-        reading.commit((), text[-1])
-        drafting = self.draft.open(reading)
-        drafting.extend(text)
-        drafting.observe(out.features.start, out.features.hidden)
-        return reading, drafting
+        super().__init__(target, draft)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def expected(self, text: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
@@ -118,9 +103,6 @@ class World:
             state = step.last_hidden_state
             rows.append(step.logits[0, 0].cpu().numpy())
         return np.stack(rows)
-
-    def rows(self, session: HfAssistantSession, tree: DraftTree) -> np.ndarray:
-        return table(self.draft.forward([(session, tree)], NO_OUTPUTS)[0], tree)
 
 
 @pytest.fixture

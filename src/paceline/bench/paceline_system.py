@@ -16,12 +16,10 @@ from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafters.compose import learners
 from paceline.drafts import open_confidence, open_draft
-from paceline.fits import MTP
-from paceline.loading import load_plan, without_mtp
-from paceline.plan import resolve
+from paceline.loading import load_plan, or_without_mtp
+from paceline.plan import LoadPlan, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import Drafting, LoadOptions
-from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
@@ -37,21 +35,18 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
     keep_prompts: see BenchPlan."""
 
     def __init__(self, given: LoadOptions, draft: Path | None = None, *, keep_prompts: bool = False) -> None:
-        self._draft_path, self._confidence = open_confidence(draft)
+        draft, self._confidence = open_confidence(draft)
         self.keep_prompts = keep_prompts
-        self._plan = plan = resolve(replace(given, draft=self._draft_path))
-        self._draft_path = plan.draft if draft is None else self._draft_path
-        if not plan.selects_prompt_tokens:  # else it does so for all methods
-            plan = replace(plan, draft=None, kind="")
         drafting = Drafting(drafters=("none",), n_draft=given.drafting.n_draft)
-        plan = replace(plan, options=replace(given, drafting=drafting, corpora=()))
-        try:
-            self.plain = load_plan(plan)
-        except ModelError as error:
-            if self._plan.kind != MTP or draft is not None:
-                raise
-            self.plain, self._draft_path = load_plan(without_mtp(plan)), None
-            to_stderr(f"multi-token prediction (MTP) is not used: {error}")
+        alone = replace(given, drafting=drafting, corpora=())
+
+        def load_target(plan: LoadPlan) -> LLM:
+            if not plan.selects_prompt_tokens:  # else it does so for all methods
+                plan = replace(plan, draft=None, kind="")
+            return load_plan(replace(plan, options=alone))
+
+        self.plain, self._plan = or_without_mtp(resolve(replace(given, draft=draft)), load_target)
+        self._draft_path = self._plan.draft
         self._corpora = Corpora.find(given.corpora, self.plain.target.vocab)
         self._draft = self.plain.draft
         self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model

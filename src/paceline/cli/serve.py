@@ -26,7 +26,7 @@ SHARED = {"rest", "drafters", "corpora", "engine", "host", "port", "api_key", "a
 ADDRESS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
-        ("engine", str | None, None, "--engine", "NAME", "Start vllm or sglang. What follows -- goes to it."),
+        ("engine", str | None, None, "--engine", "NAME", "Start vllm, sglang, llama-server. -- goes to it."),
         ("host", str, "127.0.0.1", "--host", "ADDRESS", "Address; 0.0.0.0: all."),
         ("port", int, 8080, "--port", "N", "Port. 0: any that is free.", 0, 65535),
         ("api_key_file", Path | None, None, "--api-key-file", "FILE", "Keys, one a line."),

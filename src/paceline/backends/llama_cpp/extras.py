@@ -17,7 +17,7 @@ Extras that do not join cost nothing more, and sparse prompts are computed witho
 as `Features`: the pass cuts the array of `around_pass` into the rows of each session and joins the rows of a
 prompt that took several passes. Extras that show layers stand in ascending order of these layers.
 
-docs/architecture.md says how a further kind of draft would be one (heads in the target's own file, MTP).
+docs/architecture.md says how a further kind of draft is one; mtp.py is the example.
 """
 
 from __future__ import annotations

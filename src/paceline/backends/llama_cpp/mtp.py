@@ -143,7 +143,8 @@ class MtpDraft(HeadBase):
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
         # Closed sessions keep their rows, for texts that begin with theirs.
         mains = min(2 * caps.max_sessions, binding.MAX_SEQUENCES - MAX_BRANCHES)
-        self._free, self._free_branches = list(range(mains)), list(range(mains, mains + MAX_BRANCHES))
+        self._n_sequences = mains + MAX_BRANCHES
+        self._free, self._free_branches = list(range(mains)), list(range(mains, self._n_sequences))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
         self._batch = Batch(MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width)
         self.vocabulary: ReducedVocabulary | None = None
@@ -157,7 +158,7 @@ class MtpDraft(HeadBase):
             self.path,
             self._settings,
             n_ctx=self._cells,
-            sequences=min(2 * self.caps.max_sessions + MAX_BRANCHES, binding.MAX_SEQUENCES),
+            sequences=self._n_sequences,
             rows=MAX_OUTPUTS,
             n_batch=MAX_ROWS,
             changes=[self._as_draft],

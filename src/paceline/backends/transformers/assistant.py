@@ -18,7 +18,6 @@ from paceline.backends.transformers.kind import text_config
 from paceline.backends.transformers.loading import identity, load_config, load_model
 from paceline.heads.arrays import to_numpy
 from paceline.heads.config import HeadConfig, TargetFacts
-from paceline.heads.decoder import LayerShape
 from paceline.heads.draft_base import HeadBase
 from paceline.heads.session import EagleSession, Row
 from paceline.speculative.errors import ModelError
@@ -51,7 +50,7 @@ class HfAssistantDraft(HeadBase):
         self.weight_bytes = int(self.model.get_memory_footprint())
         self._embed, self.max_depth = base.get_input_embeddings(), self.caps.n_ctx
         facts = TargetFacts(layers=target.layers, hidden=hidden, vocab=size)
-        self.config = HeadConfig(self.kind, facts, LayerShape(hidden, 1, 1, 1, 0), size, (target.layers,))
+        self.config = HeadConfig(kind=self.kind, target=facts, layer_ids=(target.layers,))
 
     @property
     def description(self) -> str:
