@@ -126,8 +126,12 @@ def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
     )
     assert done.returncode == 0, done.stderr
     for path in done.stdout.split():
-        load = f"kernels.load_kernels({path!r})"
-        code = f"from paceline.backends.llama_cpp import kernels; print({load}.path.split()[0])"
+        code = (
+            "from paceline.backends.llama_cpp import kernels; "
+            "library, _, llama = kernels._compiled_library(); "
+            f"assert not library.paceline_kernels_enter({path.encode()!r}, llama); "
+            "print(library.paceline_kernels_path().decode())"
+        )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
         )

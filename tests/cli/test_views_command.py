@@ -69,7 +69,7 @@ def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> 
 
 def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Path) -> None:
     said("run", "-m", model, "-md", "view:exit=7", "x").refused(2, "has 6 layers")
-    said("run", "-m", model, "-md", "view:layers=7", "x").refused(2, "write view:exit=N")
+    said("run", "-m", model, "-md", "view:layers=7", "x").refused(2, "view:exit=N")
     for view in ("view:exit=2", "view:"):
         done = said("run", "-m", zoo.target_path(), "-md", view, "x")
         done.refused(2, "cannot leave out layers", "-m hf:FILE", "materialise")
@@ -108,7 +108,7 @@ def test_a_part_of_a_gguf_file_drafts_for_it(said: Said, tmp_path: Path) -> None
         ("attention=1", "runs whole layers"),
         ("", "write exit=N or skip=N"),
         ("exit=99", "layers, numbered from 0"),
-        ("exit=two", "write view:exit=N"),
+        ("exit=two", "view:exit=N"),
     ],
 )
 def test_parts_that_cannot_be_written_are_refused(said: Said, view: str, why: str, tmp_path: Path) -> None:

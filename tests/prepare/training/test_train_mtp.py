@@ -178,4 +178,4 @@ def test_models_that_cannot_have_a_layer_are_refused(capsys: Capture, llama: Pat
     refused(mixture, "qwen3next has another kind")
     several = write_architecture(tmp_path / "s.gguf", "qwen35", next_token_heads=2)
     refused(several, "qwen35 has another kind, or several")
-    refused(Path("toy:seed=3"), "transformers leaves out")
+    refused(Path("toy:seed=3"), "no layers for multi-token prediction")

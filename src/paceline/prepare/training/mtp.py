@@ -21,7 +21,7 @@ from paceline.fits import LLAMA_CPP, MTP
 from paceline.heads.config import HeadConfig
 from paceline.heads.decoder import LayerShape, Weights
 from paceline.heads.files import CARD
-from paceline.heads.networks import MtpHead
+from paceline.heads.networks import EagleHead, MtpHead
 from paceline.heads.sidecar import EAGLE3, LLAMA_LAYER_NAMES, gguf_name, reordered
 from paceline.loading import load_plan
 from paceline.models.headers.gguf_file import (
@@ -37,7 +37,7 @@ from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
 from paceline.prepare.training.plan import TrainingPlan, mtp_file
-from paceline.prepare.training.recipe import make_batch
+from paceline.prepare.training.recipe import TrainingBatch, make_batch
 from paceline.prepare.training.recipes import Eagle3Recipe
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError
@@ -201,6 +201,15 @@ class MtpRecipe(Eagle3Recipe):
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         own = {f"{name}.weight": torch.tensor(value) for name, value in self.layer.weights.items()}
         return own | {"lm_head.weight": self.rows_of(output)}
+
+    def first_rows(self, network: EagleHead, batch: TrainingBatch, embed: Any, caches: Any) -> Any:
+        """A row of each text's first token without a state: see MtpSession."""
+        document = batch.document
+        starts = (document.diff(prepend=document[:1] - 1) != 0).nonzero()[:, 0]
+        no_state = torch.zeros_like(network.fuse(batch.hidden[starts]))
+        own = torch.eye(len(starts), dtype=torch.bool, device=document.device)
+        network.forward(embed(batch.tokens[starts]), no_state, starts.cpu().numpy() - 1, caches, own)
+        return document[:, None] == document[starts][None]
 
     def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """See Recipe. A chain is right as long as each guess behind the true text is."""

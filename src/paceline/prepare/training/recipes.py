@@ -65,6 +65,7 @@ class Eagle3Recipe(Recipe):
         # All rows are context of the first step; only those that draft are computed behind it.
         causal, caches, hidden = document_mask(batch.document), [StepsCache()], network.fuse(batch.hidden)
         places, embeddings = np.arange(len(batch)), embed(torch.roll(batch.tokens, -1, 0))
+        causal = torch.cat([self.first_rows(network, batch, embed, caches), causal], 1)
         hidden = network.forward(embeddings, hidden, places, caches, causal)[rows]
         places, seen = places[rows.cpu().numpy()], causal[rows]
         yield hidden
@@ -73,6 +74,10 @@ class Eagle3Recipe(Recipe):
             seen = torch.cat([seen, torch.eye(len(rows), dtype=torch.bool, device=seen.device)], 1)
             hidden = network.forward(embeddings, hidden, places + step, caches, seen)
             yield hidden
+
+    def first_rows(self, network: EagleHead, batch: TrainingBatch, embed: Any, caches: Any) -> Any:
+        """Compute rows before those of the text; return which of them each row sees [rows, first rows]."""
+        return torch.zeros(len(batch), 0, dtype=torch.bool, device=batch.document.device)
 
 
 class EagleRecipe(Recipe):
