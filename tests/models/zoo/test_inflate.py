@@ -97,11 +97,20 @@ def test_recurrent_layers_and_experts_are_widened_too(tmp_path: Path, arch: str)
     assert abs(choose_layout(layout, wanted).parameters / wanted - 1) < 0.05
 
 
-def test_a_block_that_guesses_further_tokens_is_widened_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", ["qwen35", "mimo2"])
+def test_a_block_that_guesses_further_tokens_is_widened_too(tmp_path: Path, arch: str) -> None:
     pytest.importorskip("llama_cpp")
     from mtp_context import MTPContext
 
-    source = write_architecture(tmp_path / "source.gguf", "qwen35", next_token_heads=1)
+    source = tmp_path / "source.gguf"
+    if arch == "mimo2":
+        pytest.importorskip("torch")
+        from paceline.prepare.training.mtp import add_mtp
+
+        add_mtp(GGUFFile(write_llama(tmp_path / "llama.gguf", spread=0.2)), tmp_path / "added.gguf")
+        convert(tmp_path / "added.gguf", source, "F32")
+    else:
+        write_architecture(source, arch, next_token_heads=1)
     file, out = GGUFFile(source), tmp_path / "larger.gguf"
     layout = read_layout(file)
     assert (layout.blocks, layout.mtp_blocks) == (2, 1)

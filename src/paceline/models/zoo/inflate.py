@@ -101,6 +101,8 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
             fields[key] = number_list_field(key, kv_heads)
         if f"{arch}.rope.dimension_count" not in file.fields:
             values[f"{arch}.rope.dimension_count"] = layout.head_dim
+    if (key := f"{arch}.attention.sliding_window_pattern") in fields:
+        fields[key] = number_list_field(key, [0] * layout.blocks + [1] * layout.mtp_blocks)
     if m.inner:
         values |= {
             f"{arch}.ssm.inner_size": m.inner, f"{arch}.ssm.time_step_rank": m.steps,

@@ -48,6 +48,11 @@ MTP_INPUTS: Mapping[str, tuple[Segments, ...]] = {
     "nextn.eh_proj.weight": (("width",), ("width", "width")),
     **{f"nextn.{norm}.weight": (("width",),) for norm in ("enorm", "hnorm", "shared_head_norm")},
 }
+# Of mimo2 as `paceline train mtp` writes it: only its MTP block has one matrix for all three.
+FUSED_ATTENTION = {
+    "attn_qkv.weight": (("query", "key", "key"), ("width",)),
+    "attn_output.weight": ATTENTION["attn_output.weight"],
+}
 FEED_FORWARD: Mapping[str, tuple[Segments, ...]] = {
     "ffn_gate": (("feed",), ("width",)),
     "ffn_up": (("feed",), ("width",)),
@@ -74,7 +79,7 @@ def delta_net(repeats: int) -> Mapping[str, tuple[Segments, ...]]:
 
 MIXERS = {
     "llama": ATTENTION, "qwen3moe": {**ATTENTION, **HEAD_NORMS}, "granitehybrid": ATTENTION,
-    "qwen35": GATED_ATTENTION,
+    "qwen35": GATED_ATTENTION, "mimo2": ATTENTION,
 }  # fmt: skip
 MIXERS_OF_STATE = {"mamba2": MAMBA2, "granitehybrid": MAMBA2, "qwen35": delta_net(1)}
 ARCHITECTURES = frozenset(MIXERS | MIXERS_OF_STATE)
@@ -154,7 +159,7 @@ def segments_of(layout: Layout, name: str) -> tuple[Segments, ...]:
             return ("experts",), ("width",)
         rows, columns = FEED_FORWARD[part.removesuffix(".weight").removesuffix("_exps")]
         return rows * max(1, layout.experts), columns
-    known = {**ATTENTION, **HEAD_NORMS, **MAMBA2}
+    known = {**ATTENTION, **HEAD_NORMS, **MAMBA2, **FUSED_ATTENTION, **MTP_INPUTS}
     if layout.arch == "qwen35":
         known = {**GATED_ATTENTION, **MTP_INPUTS, **delta_net(layout.mamba.steps // layout.mamba.groups)}
     return known.get(part, (("width",),))
@@ -164,6 +169,7 @@ def block_shapes(layout: Layout, recurrent: bool, *, is_mtp: bool = False) -> di
     """Return the shapes of a block's tensors in file order: (width,), (rows, columns) or
     (experts, rows, columns)."""
     mixer = (MIXERS_OF_STATE if recurrent else MIXERS).get(layout.arch, {})
+    mixer = FUSED_ATTENTION if is_mtp and layout.arch == "mimo2" else mixer
     names = ["attn_norm.weight", *mixer]
     if layout.arch != "mamba2":
         after = "post_attention_norm" if layout.arch == "qwen35" else "ffn_norm"
@@ -207,7 +213,7 @@ def read_layout(file: GGUFFile) -> Layout:
         return found
 
     shapes = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
-    mtp_blocks = file.number(f"{arch}.nextn_predict_layers") if arch == "qwen35" else 0
+    mtp_blocks = file.number(f"{arch}.nextn_predict_layers")
     width, blocks = number("embedding_length"), number("block_count") - mtp_blocks
     heads = kv_heads = head_dim = 0
     recurrent: tuple[bool, ...] = (arch == "mamba2",)
