@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.doctor.diagnosis import HIGH, MEDIUM, Evidence, diagnose
-from paceline.fits import ABSENT, STRIPPED
+from paceline.fits import ABSENT, NO_GRAPH, STRIPPED
 
 # A pair that gains: 8 rows cost little more than one, and 0.8 of what is drafted is kept.
 WELL = Evidence(
@@ -80,6 +80,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         MEDIUM,
         "that its file lacks",
     ),
+    "a head without a graph": ({"mtp": NO_GRAPH}, "MTP layers not computed", MEDIUM, "cannot compute"),
     "a cache of 8 bits": (
         {"cache_type": "q8_0", "accepted": 5, "rejected": 95, "curve": {1: 0.1, 8: 0.1}},
         "quantised cache",

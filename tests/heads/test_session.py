@@ -181,6 +181,19 @@ def test_a_gap_keeps_the_context_before_it(name: str) -> None:
     assert np.isfinite(session.compute(EMPTY)[1]).all()
 
 
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "block"])
+def test_features_that_wait_are_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.heads.session.MAX_WAITING", 2)
+    head, tokens = HEADS[name], [3, 1, 4, 1, 5, 2, 2, 0]
+    session, features = head.open(), features_of(head, tokens)
+    for start, end in ((0, 2), (2, 5), (5, 7)):  # of 5 tokens the last 2 stay
+        session.observe(start, features[start:end])
+        assert len(session._waiting) <= 4
+    session.extend(tokens)
+    found = np.array(session.compute(EMPTY)[1])
+    assert np.abs(found - direct(head, tokens, features, range(3, 7))).max() < TOLERANCE
+
+
 def direct(head: HeadTarget, tokens: Sequence[int], features: Any, rows: Sequence[int]) -> Any:
     """Return the root's logits by one pass of the network over chosen rows."""
     network = head._head

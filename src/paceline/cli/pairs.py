@@ -252,6 +252,7 @@ def _try_head(target: Path, draft: Path) -> tuple[str, str]:
     given = {"mtp": True} if kind_of(draft) == MTP else {}
     with closing(open_engine(target, n_ctx=HEAD_CONTEXT, kernels=False, threads=1, **given)) as engine:
         try:
-            return "", open_draft(draft, engine, engine.settings).description
+            with closing(open_draft(draft, engine, engine.settings)) as head:
+                return "", head.description
         except (ModelError, UsageError) as error:
             return str(error), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from paceline.fits import ABSENT, STRIPPED
+from paceline.fits import ABSENT, NO_GRAPH, STRIPPED
 from paceline.hardware.cores import cores_taken
 from paceline.models.headers.facts import HYBRID, RECURRENT
 from paceline.speculative.policy import speedup_formulas as theory
@@ -161,6 +161,9 @@ def missing_layers(e: Evidence) -> Iterator[Cause]:
         why = "models like the target predict their own next tokens, with layers that its file lacks"
         remedy = "use a file that has them: repositories whose name ends in -MTP-GGUF (paceline pull)"
         yield Cause("MTP layers left out", MEDIUM, why, remedy)
+    elif e.mtp == NO_GRAPH:
+        why = "the target's file has layers for its next tokens, which this llama.cpp cannot compute"
+        yield Cause("MTP layers not computed", MEDIUM, why, "a newer llama-cpp-python may know them")
 
 
 def quantised_cache(e: Evidence) -> Iterator[Cause]:

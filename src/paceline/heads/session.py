@@ -20,6 +20,7 @@ from paceline.speculative.tree import ROOT, DraftTree
 
 Embed = Callable[[Sequence[int]], Any]  # token ids -> [n, hidden]
 Row = NDArray[np.float32]  # logits [draft_vocab]
+MAX_WAITING = 4096  # hidden states that a text keeps for a head, once twice as many wait to be read
 
 
 class HeadSession(TreeSession, ABC):
@@ -61,20 +62,22 @@ class HeadSession(TreeSession, ABC):
         """Take the target's hidden states [n, layers, width] of the tokens from `start` on.
         Tokens that were seen before are ignored; tokens that are left out stay out of the context."""
         if start > self._known:
-            self._skip_to(start)
+            self._leave_out(start)
         new = features[self._known - start :]
         if len(new):
             new = array(self._like, new[..., : self._shape[1]])
             self._pieces.append(new)
             self._known += len(new)
+        if self._known - self._next > 2 * MAX_WAITING:
+            self._leave_out(self._known - MAX_WAITING)
 
-    def _skip_to(self, start: int) -> None:
-        """Leave a gap in the context, of tokens whose hidden states came from another session's cache.
+    def _leave_out(self, start: int) -> None:
+        """Leave a gap in the context: these hidden states came from another session's cache, or are too many.
         Rows keep their positions, so `_first` moves with `_next`: they count as `_next - _first`."""
         self._commit_root()
+        self._waiting = self._waiting[start - self._next :]
         self._first += start - self._next
-        self._next = self._known = start
-        self._waiting = self._waiting[:0]
+        self._next, self._known = start, max(self._known, start)
 
     def rewind(self, n: int) -> None:
         """Keep the rows and features of the first `n` tokens, for a longer text that begins with them."""

@@ -171,7 +171,7 @@ class LlamaTarget(LoadedTarget):
         self._require_open()
         assert replace(view, experts=0) == ModelView()  # see fits.py
         view.require_fewer_experts(self.expert_counts()[0], self.path)
-        given = replace(self._settings, n_ctx=self.caps.n_ctx, exact_rows=0, experts=view.experts)
+        given = replace(self._settings, n_ctx=self.caps.n_ctx, exact_rows=0, experts=view.experts, mtp=False)
         return LlamaTarget(self.path, **vars(given))
 
     @property
