@@ -5,9 +5,10 @@
 
 accepted: tokens that each of both drafts and has accepted, greedily, with the same number of drafted tokens,
 on the same prompts; and those prompts whose texts are equal.
-step: the time of a step of the layers, with the whole output matrix and with the reduced vocabulary, relative
-to a pass of the target over one row. --vocab: rows of the file's output matrix and embeddings are repeated up
-to so many tokens first, in a temporary copy, since small models have small vocabularies.
+step: the time of a step of the layers, with the whole output matrix and the reduced vocabulary, and of the
+same layer in heads/ (qwen35 and mimo2), relative to a pass of the target over one row. --vocab: rows of the
+file's output matrix and embeddings are repeated up to so many tokens first, in a temporary copy, since small
+models have small vocabularies.
 Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --peer llama-server=xllamacpp`.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -31,7 +33,13 @@ from paceline.bench.baselines.llama_server import XLLAMACPP, LlamaServer, find_s
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.hardware.threads import choose_threads
+from paceline.heads.config import TargetFacts
+from paceline.heads.networks import MtpHead
+from paceline.heads.session import EagleSession
 from paceline.models.resolve import file_of
+from paceline.prepare.training.mtp import MtpRecipe
+from paceline.prepare.training.plan import TrainingOptions
+from paceline.prepare.training.recipe import DraftVocabulary
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY
@@ -102,15 +110,26 @@ def widened(source: Path, out: Path, n_vocab: int) -> Path:
     return out
 
 
-def seconds(target: Any, session: Any) -> float:
+def seconds(forward: Callable[[], object], session: Any) -> float:
     """The median time of one row."""
     times = []
     for _ in range(ROUNDS):
         session.discard_tree()
         began = perf_counter()
-        target.forward([(session, EMPTY)], NO_OUTPUTS)
+        forward()
         times.append(perf_counter() - began)
     return median(times)
+
+
+def through_heads(path: Path, target: LlamaTarget) -> Any:
+    """A text in the same layer, computed as other draft heads are, with Paceline's kernels."""
+    vocabulary = DraftVocabulary(np.arange(target.vocab.size), target.vocab.size)
+    facts = TargetFacts("", "", target.layers, target.hidden_size, target.vocab.size)
+    recipe = MtpRecipe(facts, None, vocabulary, TrainingOptions(depth=1))
+    recipe.begin(path, None)
+    weights = {name: value.numpy() for name, value in recipe.weights(target.output_head(), None).items()}
+    network = MtpHead(recipe.config, weights, target.make_linear)
+    return EagleSession(network, np.zeros(0, np.float32), CONTEXT, target.token_embeddings)
 
 
 def step(path: Path, n_vocab: int) -> dict[str, Any]:
@@ -123,24 +142,28 @@ def step(path: Path, n_vocab: int) -> dict[str, Any]:
                 session.extend(text)
                 want = RequiredOutputs(layers=draft.config.layer_ids)
                 (out,) = target.forward([(session, EMPTY)], want)
-                drafting = draft.open()
-                drafting.observe(0, out.features.hidden[:-1])
-                drafting.extend(text)
+                drafting, other = draft.open(), through_heads(file, target)
+                for one in (drafting, other):
+                    one.observe(0, out.features.hidden[:-1])
+                    one.extend(text)
                 draft.forward([(drafting, drafting.pending_tokens)], NO_OUTPUTS)
                 reduced, taken = draft.vocabulary, dict[str, list[float]]()
+                ways: dict[str, tuple[Callable[[], object], Any]] = {
+                    "a row": (lambda: target.forward([(session, EMPTY)], NO_OUTPUTS), session),
+                    "full": (lambda: draft.forward([(drafting, EMPTY)], NO_OUTPUTS), drafting),
+                    "reduced": (lambda: draft.forward([(drafting, EMPTY)], NO_OUTPUTS), drafting),
+                    "heads": (lambda: other.compute(EMPTY), other),
+                }
                 for _ in range(3):  # in turns, against drift
-                    for name in ("a row", "full", "reduced"):
-                        if name == "a row":
-                            found = seconds(target, session)
-                        else:
-                            draft.vocabulary = reduced if name == "reduced" else None
-                            found = seconds(draft, drafting)
-                        taken.setdefault(name, []).append(found)
+                    for name, way in ways.items():
+                        draft.vocabulary = reduced if name == "reduced" else None
+                        taken.setdefault(name, []).append(seconds(*way))
                 tokens = 0 if reduced is None else len(reduced.ids)
-            one, full, less = (min(taken[name]) for name in ("a row", "full", "reduced"))
+            one, full, less, heads = (min(taken[name]) for name in ways)
             return {
                 "vocabulary": target.vocab.size, "reduced to": tokens, "full": round(full / one, 3),
                 "reduced": round(less / one, 3), "reduced over full": round(less / full, 3),
+                "heads over full": round(heads / full, 3),
             }  # fmt: skip
 
 
