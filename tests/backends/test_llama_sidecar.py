@@ -28,7 +28,7 @@ STATES = np.random.default_rng(1).normal(size=(N_CTX, 3, WIDTH)).astype(np.float
 TOKENS = np.random.default_rng(2).integers(0, VOCAB, N_CTX).tolist()
 
 
-@pytest.fixture(scope="module", params=[("eagle3", [])], ids=str)
+@pytest.fixture(scope="module", params=[("eagle3", []), ("block", []), ("block", [12, 0, 0, 0])], ids=str)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A head that we compute, and the same in a context of llama.cpp."""
     folder = tmp_path_factory.mktemp("sidecar")

@@ -87,6 +87,7 @@ def require_both_equal(file: Path, target: Any, drafted: list[int], expected: An
     assert open_draft(file, target, {}).description == head.description
     kind: Any = mtp_sidecar.kind_of_draft(head)
     with closing(kind(target, head)) as moved:
+        assert (moved.caps.max_branches == 1) == bool(head.config.markov)
         require_equal(logits_of(moved, drafted), expected)
 
 
@@ -152,7 +153,7 @@ def test_a_block_computes_what_llama_cpps_graph_does(
         causal, n = config.causal_windows, config.depth + unread
         expected = theirs.block(FEATURES, TOKENS[-1], config.mask_token, n, causal=causal)[unread:]
     drafted = [int(row.argmax()) for row in expected[:-1]]
-    require_equal(logits_of(open_head(file, target), drafted), expected)
+    require_both_equal(file, target, drafted, expected)
 
 
 def llama3_factors(shape: LayerShape, factor: float, low: float, high: float, original: int) -> np.ndarray:
