@@ -80,6 +80,10 @@ class SidecarDraft(SeparateDraft):
         super().__init__(target, head.path, head.config)
         self._all_ids = head._ids
 
+    def _as_draft(self, params: Any) -> None:
+        super()._as_draft(params)
+        params.n_batch = params.n_ubatch = MAX_OUTPUTS  # logits of all rows are reserved
+
 
 class EagleDraft(SidecarDraft):
     """EAGLE-3. The encoder joins the hidden states of three layers into the state of a row of the text; a
