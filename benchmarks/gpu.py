@@ -5,11 +5,12 @@
     python benchmarks/gpu.py run --device cpu --tiny --out results            # a rehearsal
 
 `pack` writes in pieces of --piece MB what a machine without a package index lacks: llama.cpp's source as far
-as CUDA needs it, wheels, SmolLM2, and with --add draft heads (heads/eagle3=FOLDER, by the drafter's name),
-models with MTP layers (mtp/NAME.gguf=FILE), and for training a folder with prompts.jsonl and the `answers` of
-`paceline train --cache-dir` (training=FOLDER). `run` compiles the source for the GPU at hand with Paceline's
-options, beside the tests of transformers models. A step is a row of programs that share its time. What they
-found, or why not, is in OUT/STEP.json as soon as it is known. A second run takes over what is in --work.
+as CUDA needs it, wheels, SmolLM2, and with --add draft heads by the drafter's name (heads/eagle3=FOLDER,
+heads/eagle3.gguf=FILE), models with MTP layers (mtp/NAME.gguf=FILE), and for training a folder with
+prompts.jsonl and the `answers` of `paceline train --cache-dir` (training=FOLDER). `run` compiles the source
+for the GPU at hand with Paceline's options, beside the tests of transformers models. A step is a row of
+programs that share its time. What they found, or why not, is in OUT/STEP.json as soon as it is known. A
+second run takes over what is in --work.
 """
 
 from __future__ import annotations
@@ -231,10 +232,10 @@ def doctor(given: argparse.Namespace) -> Iterator[Part]:
 
 def bench(given: argparse.Namespace) -> Iterator[Part]:
     """The speed of `auto` and of a draft model, heads and MTP layers over plain decoding."""
-    heads = {path.name: str(path) for path in sorted((given.work / "heads").glob("*"))}
+    heads = [(path.stem, str(path)) for path in sorted((given.work / "heads").glob("*"))]
     runs = [
         (name, own, [*target, "-md", draft])
-        for own, draft in {"model": given.draft, **heads}.items()
+        for own, draft in [("model", given.draft), *heads]
         for name, target in targets(given).items()
     ]
     for path in sorted((given.work / "mtp").glob("*.gguf")) if "mtp" in DRAFTERS else ():

@@ -11,10 +11,13 @@ from gguf import GGMLQuantizationType, GGUFWriter
 
 from gguf_files import add_bytes, byte_vocabulary, finish
 from head_layouts import HeadReference
-from paceline.heads.config import HeadConfig, read_config
+from paceline.heads.config import HeadConfig, TargetFacts, read_config
+from paceline.heads.decoder import LayerShape
 from paceline.heads.files import renamed
+from tiny_heads import tiny_weights
 
 F32 = GGMLQuantizationType.F32
+WIDTH, VOCAB, DRAFTED = 64, 258, 100  # of random heads
 EAGLE3_HEADS = (
     *("eagle3", "eagle3_full_vocabulary", "eagle3_head_dim", "eagle3_norm_before_fc"),
     *("eagle3_norm_before_residual", "eagle3_safeailab", "eagle3_safeailab_head_dim"),
@@ -38,6 +41,34 @@ LAYER_TENSORS = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
+
+
+def random_head(
+    kind: str, *, drafts_all: bool = True, lends: bool = False, **settings: Any
+) -> tuple[HeadConfig, dict[str, Any]]:
+    """Return a head with random weights. drafts_all: the whole vocabulary. lends: embeddings, and the output
+    matrix of a whole vocabulary, are the target's."""
+    rng = np.random.default_rng(3)
+    shape = LayerShape(WIDTH, 4, 2, 24, 96, **settings.pop("layer", {}))
+    block = {"n_layers": 2, "depth": 4, "mask_token": 7} if kind == "block" else {}
+    config = HeadConfig(
+        kind=kind,
+        target=TargetFacts("", "", 0, WIDTH, VOCAB),
+        shape=shape,
+        draft_vocab=VOCAB if drafts_all else DRAFTED,
+        layer_ids=(0, 1, 2),
+        **block | settings,
+    )
+    weights = tiny_weights(config)
+    if not drafts_all:
+        weights["d2t"] = np.sort(rng.permutation(VOCAB)[:DRAFTED]) - np.arange(DRAFTED)
+    elif lends:
+        del weights["lm_head.weight"]
+    if not lends:
+        weights["embed_tokens.weight"] = rng.normal(size=(VOCAB, WIDTH)).astype(np.float32)
+    if config.norm_before_fc:
+        weights["input_norm.weight"] = rng.uniform(0.5, 1.5, 3 * WIDTH).astype(np.float32)
+    return config, weights
 
 
 def write_reference(

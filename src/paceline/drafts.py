@@ -11,6 +11,7 @@ from paceline.backends.interface import (
     Backend,
     ComputesWithTensors,
     MakesProducts,
+    OffloadsHeads,
     PredictsFurtherTokens,
     ShowsHiddenStates,
     SupportsExits,
@@ -94,7 +95,7 @@ def open_draft(reference: Path, target: Backend, settings: Mapping[str, Any]) ->
         return open_parallel_draft(reference, target, settings)
     if kind == DRAFT:
         return open_engine(reference, n_ctx=target.caps.n_ctx, **settings)
-    return open_head(reference, target)
+    return offloaded(open_head(reference, target), target)
 
 
 def open_view(reference: Path, target: Backend) -> Backend:
@@ -141,3 +142,13 @@ def open_head(reference: Path, target: Backend) -> HeadTarget:
         return HeadTarget(files, target, *products)
     assert isinstance(target, SupportsExits)
     return ExitTarget(files, target, *products)
+
+
+def offloaded(head: HeadTarget, target: Backend) -> Backend:
+    """Return a head as the target's engine computes it, or unchanged where that is no better."""
+    try:
+        found = target.offload_head(head) if isinstance(target, OffloadsHeads) else None
+    except ModelError as error:
+        to_stderr(f"{error}: the head is computed on the processor instead")
+        found = None
+    return found or head

@@ -17,23 +17,33 @@ from gguf import GGMLQuantizationType
 from gguf_architectures import write_architecture
 from gguf_files import rewritten, write_llama
 from head_layouts import load_reference, require_agreement
-from head_sidecars import BLOCK_HEADS, EAGLE3_HEADS, write_reference, write_sidecar
+from head_sidecars import (
+    BLOCK_HEADS,
+    DRAFTED,
+    EAGLE3_HEADS,
+    VOCAB,
+    WIDTH,
+    random_head,
+    write_reference,
+    write_sidecar,
+)
 from llama_heads import llama_head
 from paceline.backends.interface import Backend
+from paceline.backends.llama_cpp import mtp_sidecar
 from paceline.backends.registry import open_engine
 from paceline.backends.toy import ToyTarget
 from paceline.drafter_table import DRAFT, HEADS
 from paceline.drafts import kind_of, open_draft, open_head
-from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import HeadFiles, head_config, read_head, write_head
 from paceline.heads.target import HeadTarget, sample_tokens
 from paceline.models.headers.gguf_file import GGUFFile, metadata_field, number_list_field
 from paceline.speculative.errors import ModelError, PacelineError
+from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import chain
-from tiny_heads import tiny_weights
+from rows import table
 
-WIDTH, LAYERS, VOCAB, DRAFTED = 64, 3, 258, 100
+LAYERS = 3
 TOLERANCE, SAMPLE_SIZE = 1e-4, 60
 
 
@@ -44,36 +54,9 @@ def target_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(target_file: Path) -> Iterator[Backend]:
-    with closing(open_engine(target_file, n_ctx=64, threads=1, kernels=False)) as engine:
+    exact = {"kernels": False, "cache_type": "f32", "flash_attention": False}
+    with closing(open_engine(target_file, n_ctx=64, threads=1, **exact)) as engine:
         yield engine
-
-
-def random_head(
-    kind: str, *, drafts_all: bool = True, lends: bool = False, **settings: Any
-) -> tuple[HeadConfig, dict[str, Any]]:
-    """Return a head with random weights. drafts_all: the whole vocabulary. lends: embeddings, and the output
-    matrix of a whole vocabulary, are the target's."""
-    rng = np.random.default_rng(3)
-    shape = LayerShape(WIDTH, 4, 2, 24, 96, **settings.pop("layer", {}))
-    block = {"n_layers": 2, "depth": 4, "mask_token": 7} if kind == "block" else {}
-    config = HeadConfig(
-        kind=kind,
-        target=TargetFacts("", "", 0, WIDTH, VOCAB),
-        shape=shape,
-        draft_vocab=VOCAB if drafts_all else DRAFTED,
-        layer_ids=(0, 1, 2),
-        **block | settings,
-    )
-    weights = tiny_weights(config)
-    if not drafts_all:
-        weights["d2t"] = np.sort(rng.permutation(VOCAB)[:DRAFTED]) - np.arange(DRAFTED)
-    elif lends:
-        del weights["lm_head.weight"]
-    if not lends:
-        weights["embed_tokens.weight"] = rng.normal(size=(VOCAB, WIDTH)).astype(np.float32)
-    if config.norm_before_fc:
-        weights["input_norm.weight"] = rng.uniform(0.5, 1.5, 3 * WIDTH).astype(np.float32)
-    return config, weights
 
 
 N = 9
@@ -84,11 +67,10 @@ TOKENS = RNG.integers(0, VOCAB, N + 1).tolist()
 
 def logits_of(head: Any, drafted: Sequence[int]) -> np.ndarray:
     """Return the logits behind the text and behind drafted tokens."""
-    session = head.open()
+    session, tree = head.open(), chain(list(drafted), "x")
     session.observe(0, FEATURES.reshape(N, LAYERS, WIDTH))
     session.extend(TOKENS)
-    _, rows = session.compute(chain(list(drafted), "x"))
-    return np.array([head.scatter(row) for row in rows])
+    return table(head.forward([(session, tree)], NO_OUTPUTS)[0], tree)
 
 
 def require_equal(ours: np.ndarray, theirs: Any) -> None:
@@ -96,6 +78,17 @@ def require_equal(ours: np.ndarray, theirs: Any) -> None:
     assert (np.isfinite(ours) == np.isfinite(theirs)).all()
     finite = np.isfinite(ours)
     assert np.abs(ours[finite] - theirs[finite]).max() < TOLERANCE
+
+
+def require_both_equal(file: Path, target: Any, drafted: list[int], expected: Any) -> None:
+    """We compute this, and so does the context that llama.cpp has for targets on a GPU."""
+    head = open_head(file, target)
+    require_equal(logits_of(head, drafted), expected)
+    assert open_draft(file, target, {}).description == head.description
+    kind: Any = mtp_sidecar.kind_of_draft(head)
+    with closing(kind(target, head)) as moved:
+        assert (moved.caps.max_branches == 1) == bool(head.config.markov)
+        require_equal(logits_of(moved, drafted), expected)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
@@ -137,7 +130,7 @@ def test_eagle3_computes_what_llama_cpps_graph_does(
     drafted = [5, 200, 31]
     with llama_head(file, target_file, WIDTH) as theirs:
         expected = theirs.eagle3(FEATURES, TOKENS, drafted)
-    require_equal(logits_of(open_head(file, target), drafted), expected)
+    require_both_equal(file, target, drafted, expected)
 
 
 @pytest.mark.parametrize("lends", [False, True])
@@ -160,7 +153,7 @@ def test_a_block_computes_what_llama_cpps_graph_does(
         causal, n = config.causal_windows, config.depth + unread
         expected = theirs.block(FEATURES, TOKENS[-1], config.mask_token, n, causal=causal)[unread:]
     drafted = [int(row.argmax()) for row in expected[:-1]]
-    require_equal(logits_of(open_head(file, target), drafted), expected)
+    require_both_equal(file, target, drafted, expected)
 
 
 def llama3_factors(shape: LayerShape, factor: float, low: float, high: float, original: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from gguf import GGMLQuantizationType
@@ -17,11 +18,13 @@ from command_line import command
 from gguf_files import write_llama
 from head_layouts import load_reference, write_layout
 from head_sidecars import write_reference, write_sidecar
+from paceline.backends.llama_cpp import mtp, mtp_sidecar
 from paceline.backends.registry import open_engine
 from paceline.bench.certify import certificate
 from paceline.heads.confidence import Confidence
 from paceline.heads.config import KIND_KEY, VERSION, TargetFacts
 from paceline.heads.files import read_head
+from paceline.speculative.errors import ModelError
 from tiny_heads import write_tiny_head
 
 KINDS = ("eagle3", "block", "medusa", "eagle", "exits", "kangaroo")
@@ -79,7 +82,12 @@ def test_the_text_is_that_of_plain_decoding(
 
 @pytest.mark.parametrize("kind", ["eagle3", "block"])
 def test_a_gguf_file_drafts_the_tokens_of_its_folder(
-    kind: str, file: Path, heads: dict[str, Path], tmp_path: Path
+    kind: str,
+    file: Path,
+    heads: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     head = read_head(heads[kind])
     config = replace(head.config, target=replace(head.config.target, name=""))
@@ -87,6 +95,17 @@ def test_a_gguf_file_drafts_the_tokens_of_its_folder(
     found, expected = (list(texts(file, draft=it, drafters=kind)) for it in (sidecar, heads[kind]))
     assert found == expected
     assert all(drafted for _, drafted in found)
+    # As on a GPU, in a context of llama.cpp; and if that cannot be made.
+    monkeypatch.setattr(mtp_sidecar, "offloads", lambda _: True)
+    monkeypatch.setattr(mtp, "MIN_VOCAB", 0)
+    for width in (1, 3):
+        moved = list(texts(file, draft=sidecar, drafters=kind, width=width))
+        assert [tokens for tokens, _ in moved] == [tokens for tokens, _ in expected]
+        assert all(drafted for _, drafted in moved)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(mtp.MtpDraft, "open_context", Mock(side_effect=ModelError("no memory")))
+    assert list(texts(file, draft=sidecar, drafters=kind)) == expected
+    assert capsys.readouterr().err == "paceline: no memory: the head is computed on the processor instead\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)

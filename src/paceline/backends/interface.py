@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.heads.draft_base import HeadBase
 from paceline.speculative.interfaces import Target
 from paceline.text.grammar import TokenTrie
 from paceline.text.interface import Text, Tokenizer
@@ -132,6 +133,14 @@ class PredictsFurtherTokens(Protocol):
     def open_mtp(self, path: Path | None = None) -> Backend:
         """Return these layers as a draft head; close it first. The model must have been loaded with them.
         path: of layers in a file or folder of their own. Raises ModelError."""
+
+
+@runtime_checkable
+class OffloadsHeads(Protocol):
+    """A backend whose engine computes some draft heads, on a GPU where the model's layers are on one."""
+
+    def offload_head(self, head: HeadBase) -> Backend | None:
+        """Return a head as the engine computes it; None if it stays with us. Raises ModelError."""
 
 
 @runtime_checkable

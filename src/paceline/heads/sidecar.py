@@ -51,7 +51,7 @@ LAYER_NAMES = {  # attn_norm norms EAGLE-3's embeddings, attn_norm_2 its hidden 
 }
 DRAFT_IDS, ROPE_FACTORS, MARKOV = "d2t", "rope_freqs.weight", "markov_w1.weight"
 UNUSED = {DRAFT_IDS, ROPE_FACTORS, "conf_proj.weight", "conf_proj.bias"}  # besides the names above
-INTEGERS = {26: "<i4", 27: "<i8"}  # by ggml's types
+INT64 = 27  # a type of ggml
 # The keys of config.json and of a layer there, and llama.cpp's.
 KEYS = {
     "input_embedding_scale": "embedding_scale",
@@ -155,7 +155,7 @@ def read_sidecar(path: Path, config: HeadConfig) -> tuple[HeadConfig, dict[str, 
     try:
         for name, tensor in file.tensors.items():
             if name == DRAFT_IDS:
-                ids = file.weights(tensor).view(INTEGERS.get(tensor.type, "u1"))
+                ids = file.weights(tensor).view("<i8" if tensor.type == INT64 else "u1")
                 weights[name] = ids - np.arange(len(ids))  # the folders' files have offsets
             elif name in ours:
                 rows = TensorRows(file, tensor).rows(slice(None)).reshape(tensor.shape[::-1])

@@ -23,15 +23,18 @@ def _pointer(sequences: list[int]) -> Any:
 
 class Batch:
     """Fixed arrays of `size` rows that llama.cpp reads in place; at most `max_outputs` have logits.
-    states: [size, width], read beside the tokens; without a width there are none."""
+    states: [size, width], read beside the tokens; without a width there are none.
+    tokens: False if states alone are read."""
 
-    def __init__(self, size: int, max_outputs: int, n_vocab: int, width: int = 0) -> None:
+    def __init__(
+        self, size: int, max_outputs: int, n_vocab: int, width: int = 0, *, tokens: bool = True
+    ) -> None:
         cpp = llama_cpp()
         self._shape = max_outputs, n_vocab
         self._address = 0  # of `_logits`
         self._token = (ctypes.c_int32 * size)()
         self.states = np.zeros((size, width), np.float32)
-        self._pos = (ctypes.c_int32 * size)()
+        self._pos = (ctypes.c_int32 * (size if tokens else 4 * size))()  # M-RoPE reads four, and uses one
         self._n_seq = (ctypes.c_int32 * size)()
         self._wanted = (ctypes.c_int8 * size)()
         self._seqs = (ctypes.POINTER(ctypes.c_int32) * size)()
@@ -40,7 +43,7 @@ class Batch:
         self._several: list[Any] = []  # the other pointers, alive while llama.cpp reads them
         self._batch = cpp.llama_batch(
             n_tokens=0,
-            token=self._token,
+            token=self._token if tokens else None,
             embd=self.states.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if width else None,
             pos=self._pos,
             n_seq_id=self._n_seq,

@@ -110,7 +110,7 @@ def _first_log_line() -> str:
 def load_model(
     path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mtp: bool = False, changes: Changes = ()
 ) -> Any:
-    """Load a causal language model. changes: of llama.cpp's parameters.
+    """Load a causal language model, or a draft head. changes: of llama.cpp's parameters.
     Raises UsageError for no file, and ModelError for other models."""
     gate.require_gguf_path(path)
     cpp = llama_cpp()
@@ -135,12 +135,12 @@ def load_model(
 
 
 def _no_decoder(model: Any) -> str:
-    """Return what the model is if it is no decoder-only language model."""
+    """Return what the model is if it is no decoder-only language model, and drafts for none."""
     cpp, arch = llama_cpp(), metadata(model, "general.architecture")
     causal = metadata(model, f"{arch}.attention.causal")
     pooled = metadata(model, f"{arch}.pooling_type")
     if arch in HEAD_ARCHS:
-        return f"a draft head ({arch}), no model: give it by -md, and its target by -m"
+        return ""
     encodes = not cpp.llama_model_has_decoder(model) or causal == "false" or "bert" in str(arch)
     if encodes or pooled not in (None, "0"):
         return f"an embedding model ({arch}), which does not generate text; give a causal LM"

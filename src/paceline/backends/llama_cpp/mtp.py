@@ -28,14 +28,14 @@ from paceline.backends.llama_cpp.draft_vocab import MIN_VOCAB, ReducedVocabulary
 from paceline.backends.llama_cpp.extras import Hidden, PassExtra
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.heads.config import HeadConfig, TargetFacts
-from paceline.heads.draft_base import MAX_BRANCHES, MAX_ROWS, DraftForward, HeadBase
+from paceline.heads.draft_base import MAX_BRANCHES, MAX_ROWS, DraftForward, HeadBase, Ids
 from paceline.heads.session import HeadSession, next_level
 from paceline.speculative.errors import BusyError, ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Session, SessionBatch
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
+    from paceline.backends.llama_cpp.model import LoadedModel
     from paceline.backends.llama_cpp.target import LlamaTarget
 
 MAX_OUTPUTS = 256  # rows of a pass with logits
@@ -50,24 +50,16 @@ class MtpStates(PassExtra):
     """Shows the hidden states that the layers read, as layer n + 1 of a model with n layers. From the first
     time on that they are wanted, they are computed for all rows."""
 
-    def __init__(self) -> None:
-        self._in_use = False
-        self.followers: weakref.WeakSet[MtpDraft] = weakref.WeakSet()  # whose contexts read the target's
+    _in_use = False
 
     def on_load(self, params: Any) -> None:
         params.load_mtp = True
 
     def attach(self, target: LlamaTarget) -> None:
-        self._context, self._width = target.context, output_width(target)
+        self._context, self._width = target.context, output_width(target.model)
         self.layers = range(target.layers + 1, target.layers + 2)
         if self._in_use:
             _show_states(self._context, masked=False)
-        for draft in self.followers:
-            draft.open_context()
-
-    def detach(self) -> None:
-        for draft in self.followers:
-            draft.free_context()
 
     def prepare(self, target: LlamaTarget, sessions: int) -> None:
         if not self._in_use:
@@ -78,11 +70,11 @@ class MtpStates(PassExtra):
     def around_pass(self, batch: Batch, layers: Sequence[int], *, prefill: bool) -> Iterator[Hidden]:
         out = np.empty((len(batch), 1, self._width), np.float32)
         yield out
-        out[:, 0] = _states(self._context, len(batch), self._width)
+        out[:, 0] = shown_states(self._context, len(batch), self._width)
 
 
-def output_width(target: LlamaTarget) -> int:
-    return int(binding.llama_cpp().llama_model_n_embd_out(target.model.pointer))
+def output_width(model: LoadedModel) -> int:
+    return int(binding.llama_cpp().llama_model_n_embd_out(model.pointer))
 
 
 def _show_states(context: Any, *, masked: bool) -> None:
@@ -92,7 +84,7 @@ def _show_states(context: Any, *, masked: bool) -> None:
     llama_cpp_ext.llama_set_embeddings_nextn(context, True, masked)
 
 
-def _states(context: Any, rows: int, width: int) -> NDArray[np.float32]:
+def shown_states(context: Any, rows: int, width: int) -> NDArray[np.float32]:
     """Return the states of the last pass, a view of llama.cpp's buffer."""
     from llama_cpp import llama_cpp_ext
 
@@ -101,7 +93,8 @@ def _states(context: Any, rows: int, width: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a pass. position: in the session's sequence, which leaves out the tokens of gaps."""
+    """A row of a pass. state: the layers' input, or the target's hidden states [layers, width].
+    position: in the session's sequence, which leaves out the tokens of gaps."""
 
     token: int
     state: NDArray[np.float32]
@@ -112,14 +105,16 @@ class Row:
 
 class MtpDraft(HeadBase):
     """The layers as a draft model. `inner` is the target, whose states HeadDrafter hands on.
-    model: that of the layers, the target's own or another file's.
+    model: that of the layers, the target's own or another file's. config: by default that of MTP layers.
+    has_lead: a row of the first token goes first, as in llama.cpp's own drafts, which no state precedes.
+    all_outputs: the graph computes outputs for all rows of a pass or for none.
     Raises ModelError if llama.cpp makes no context for them."""
 
-    kind = "mtp"
+    has_lead, all_outputs = True, False
 
-    def __init__(self, target: LlamaTarget, model: LoadedModel, settings: LlamaSettings) -> None:
+    def __init__(self, target: LlamaTarget, model: LoadedModel, config: HeadConfig | None = None) -> None:
         super().__init__(model.path, target)
-        caps, self._model, self._settings = target.caps, model, settings
+        caps, self._model = target.caps, model
         # Another file's layers are one head together.
         count = binding.llama_cpp().llama_model_n_layer_nextn
         self.heads = int(count(model.pointer)) if model is target.model else 1
@@ -128,12 +123,13 @@ class MtpDraft(HeadBase):
                 f"{target.path}: its layers for multi-token prediction (MTP) are in a file of their own "
                 "(mtp-*.gguf): give it as the draft (-md)"
             )
-        self.width = output_width(target)
-        self.config = HeadConfig(
-            kind=self.kind,
+        self.width = output_width(model)
+        self.config = config or HeadConfig(
+            kind="mtp",
             target=TargetFacts(layers=target.layers, hidden=self.width, vocab=target.vocab.size),
             layer_ids=(target.layers + 1,),
         )
+        self.kind = self.config.kind
         self.max_depth = self.heads if self.heads > 1 else caps.n_ctx
         branches = 1 + MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1
         self.caps = replace(self.caps, max_branches=branches)
@@ -148,6 +144,7 @@ class MtpDraft(HeadBase):
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
         self._batch = Batch(MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width)
         self.vocabulary: ReducedVocabulary | None = None
+        self._all_ids: Ids | None = None  # as DraftBase._ids without a reduced vocabulary
         self.open_context()
         self.vocabulary = self._reduced_vocabulary()
 
@@ -156,7 +153,7 @@ class MtpDraft(HeadBase):
         self._context: Any = binding.make_context(
             self._model.pointer,
             self.path,
-            self._settings,
+            self.inner._settings,
             n_ctx=self._cells,
             sequences=self._n_sequences,
             rows=MAX_OUTPUTS,
@@ -171,7 +168,8 @@ class MtpDraft(HeadBase):
         """Return a reduced draft vocabulary; None if the whole is small, or if the layers' outputs do not
         give the logits by themselves."""
         n_vocab, target = self.vocab.size, self.inner
-        if n_vocab < MIN_VOCAB or self._narrow or self.heads > 1 or not self._model.kernels:
+        differs = self._narrow or self.all_outputs or self.heads > 1
+        if differs or n_vocab < MIN_VOCAB or not self._model.kernels:
             return None
         try:
             rows = ModelWeights(self.path).output_rows(SHARED_HEAD.format(target.layers))
@@ -216,7 +214,7 @@ class MtpDraft(HeadBase):
             owners = (one for one in self._sessions if not one.tokens and one.sequence != NO_SEQUENCE)
             closed = next(owners, None)
             if closed is None:
-                raise BusyError(f"{self.path}: all sessions of its MTP layers are in use")
+                raise BusyError(f"{self.path}: all sessions of its layers are in use")
             closed.drop()
         return self._free.pop()
 
@@ -247,7 +245,7 @@ class MtpDraft(HeadBase):
         try:
             firsts = [session.begin_pass(tree) for session, tree in batch]
             reduced = self.vocabulary if self.vocabulary is not None and self.vocabulary.suffices else None
-            self._ids = None if reduced is None else reduced.ids
+            self._ids = self._all_ids if reduced is None else reduced.ids
             while self._compute([session for session, _ in batch]):
                 pass
         except BaseException:  # also Ctrl-C: drop what was computed
@@ -264,13 +262,14 @@ class MtpDraft(HeadBase):
         depth = min((s.next_depth for s in sessions if s.has_rows), default=None)
         if depth is None:
             return False
-        room, parts = MAX_ROWS, list[tuple[MtpSession, list[Row]]]()
+        most = MAX_OUTPUTS if self.all_outputs else MAX_ROWS
+        room, parts = most, list[tuple[MtpSession, list[Row]]]()
         for session in sessions:
             if session.has_rows and session.next_depth == depth and room:
                 rows = session.next_rows(room)
                 parts.append((session, rows))
                 room -= len(rows)
-        self._make_room(MAX_ROWS - room)
+        self._make_room(most - room)
         rows = [row for _, part in parts for row in part]
         reduced = self.vocabulary if self._ids is not None else None
         # The text is computed by every layer, and a drafted token by its own.
@@ -282,9 +281,12 @@ class MtpDraft(HeadBase):
         wanted = [i for i, row in enumerate(rows) if row.wants_logits]
         logits, states = self._batch.logits(self._context), np.empty((0, self.width), np.float32)
         if wanted:
-            states = _states(self._context, len(wanted) if self._narrow else len(rows), self.width)
+            states = shown_states(self._context, len(wanted) if self._narrow else len(rows), self.width)
             states = states.copy() if self._narrow else states[wanted]
-            logits = logits if reduced is None else reduced.logits(states)
+            if reduced is not None:
+                logits = reduced.logits(states)
+            elif self.all_outputs:
+                logits = logits[wanted] if self._ids is None else logits[wanted][:, self._ids]
         at = 0
         for session, part in parts:
             end = at + sum(row.wants_logits for row in part)
@@ -297,7 +299,7 @@ class MtpDraft(HeadBase):
             from llama_cpp import llama_cpp_ext
 
             llama_cpp_ext.llama_set_nextn_layer_offset(self._context, head)
-        self._batch.clear()
+        self._batch.clear(all_outputs=self.all_outputs and any(row.wants_logits for row in rows))
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
             self._batch.add(row.token, row.position, [row.sequence], row.wants_logits and with_logits)
@@ -305,7 +307,7 @@ class MtpDraft(HeadBase):
         code = self._batch.decode(self._context)
         binding.helpers().on_compute()
         if code:
-            raise ModelError(f"{self.path}: llama_decode failed with code {code} in the MTP layers")
+            raise ModelError(f"{self.path}: llama_decode failed with code {code} in the draft's layers")
 
     def _make_room(self, n: int) -> None:
         """Drop rows of closed sessions if the cache has no cells for `n` more."""
@@ -332,8 +334,8 @@ class MtpSession(HeadSession):
         self._noted = 0  # tokens that the draft vocabulary has seen
         self._observed = False  # unlike sessions of measurements, whose tokens are no text
         self._outputs: list[NDArray[np.float32]] = []  # of the root and of the nodes
-        # As in llama.cpp's own drafts, a row of the first token goes first, which no state precedes.
-        self._has_lead = self._leads = False  # it is computed; it is in this pass
+        # The first row is computed, or there is none; it is in this pass.
+        self._has_lead, self._leads = not draft.has_lead, False
 
     @property
     def cells(self) -> int:
@@ -418,7 +420,7 @@ class MtpSession(HeadSession):
                 self._goal is not None and n == self._left < room and (n == 0 or self._head.heads == 1)
             )
             tokens = self.tokens[at : at + n] + ([self.tokens[-1]] if with_root else [])
-            states = self._features(len(tokens))[:, 0]
+            states = self._features(len(tokens))
             return lead + [
                 Row(token, state, start + i, self.sequence, i == n)
                 for i, (token, state) in enumerate(zip(tokens, states, strict=True))
@@ -473,5 +475,5 @@ class MtpSession(HeadSession):
     def _truncate(self, n: int) -> None:
         self._head.release_branches(self._branches)
         self._sequences, self._outputs = [], []
-        self._has_lead = self._has_lead and n > 0
+        self._has_lead = (self._has_lead and n > 0) or not self._head.has_lead
         self._head.truncate(self.sequence, n and 1 + n)

@@ -8,65 +8,44 @@ a tree all have the root's position, and need no branches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline.backends.llama_cpp import binding
-from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel
-from paceline.backends.llama_cpp.mtp import MtpDraft, MtpSession, MtpStates, Row
+from paceline.backends.llama_cpp.mtp import MtpSession, Row
+from paceline.backends.llama_cpp.mtp_sidecar import SeparateDraft
 from paceline.heads.session import next_level
 from paceline.models.headers.gguf_header import GGUFHeader
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import DraftTree
-from paceline.system.identity import file_fingerprint
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.target import LlamaTarget
 
 
-class AssistantDraft(MtpDraft):
+class AssistantDraft(SeparateDraft):
     """The assistant in the file `path`. Raises ModelError if it is another target's."""
 
-    def __init__(self, target: LlamaTarget, path: Path, settings: LlamaSettings) -> None:
+    def __init__(self, target: LlamaTarget, path: Path) -> None:
         _check_target(path, target)
-        model = LoadedModel(path, replace(settings, mtp=False, experts=0), ())
-        try:
-            super().__init__(target, model, settings)
-        except BaseException:
-            model.close()
-            raise
+        super().__init__(target, path)
         target.cache.reset(target.context)  # whose cells llama.cpp has dropped
-        self._followers = next(extra.followers for extra in target.extras if isinstance(extra, MtpStates))
-        self._followers.add(self)
 
     def _as_draft(self, params: Any) -> None:
         super()._as_draft(params)
-        target = self.inner
-        params.ctx_other, params.n_seq_max = target.context, target.cache.n_sequences
-        params.n_ctx = binding.llama_cpp().llama_n_ctx(target.context)
-
-    @property
-    def description(self) -> str:
-        return f"{binding.description(self._model.pointer)} (MTP)"
-
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "model": file_fingerprint(self.path)}
+        cpp, target = binding.llama_cpp(), self.inner
+        params.ctx_type, params.n_seq_max = cpp.LLAMA_CONTEXT_TYPE_MTP, target.cache.n_sequences
+        params.n_ctx = cpp.llama_n_ctx(target.context)
 
     def open(self, beside: Session | None = None) -> AssistantSession:
         return AssistantSession(self, self.caps.n_ctx, beside)
 
     def reopen(self, session: Any, beside: Session | None) -> None:
         session.beside = beside
-
-    def close(self) -> None:
-        self._followers.discard(self)
-        super().close()
-        self._model.close()
 
 
 def _check_target(path: Path, target: LlamaTarget) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.backends.common import LoadedTarget, check_exit, check_layers, check_tokens, require_experts
 from paceline.backends.interface import OutputHead
-from paceline.backends.llama_cpp import binding
+from paceline.backends.llama_cpp import binding, mtp_sidecar
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.attention_weights import AttentionWeights
 from paceline.backends.llama_cpp.batch import LlamaForward
@@ -36,6 +36,8 @@ from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.backends.llama_cpp.weights import ModelWeights
 from paceline.backends.speculative_prefill import look_ahead
 from paceline.backends.views import ModelView
+from paceline.heads.draft_base import HeadBase
+from paceline.models.headers.facts import HEAD_ARCHS
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Caps, RequiredOutputs, Session, SessionBatch
 from paceline.speculative.request import MAX_FUSED_PREFILL
@@ -76,6 +78,9 @@ class LlamaTarget(LoadedTarget):
         self.on_forward: Callable[[int, int, float], None] | None = None
         self._prompt_reader: LlamaTarget | None = None
         try:
+            if (arch := self.model.architecture) in HEAD_ARCHS:
+                advice = "give it by -md, and its target by -m"
+                raise ModelError(f"{path}: is a draft head ({arch}), no model: {advice}")
             self.vocab = read_vocab(self.model.pointer, self._require_open)
             self._text = LlamaText(self.model.pointer)
             self.layers, self.hidden_size = self.model.layers, self.model.hidden_size
@@ -210,8 +215,13 @@ class LlamaTarget(LoadedTarget):
     def open_mtp(self, path: Path | None = None) -> MtpDraft:
         """See PredictsFurtherTokens."""
         self._require_open()
-        given = self._settings
-        return MtpDraft(self, self.model, given) if path is None else AssistantDraft(self, path, given)
+        return MtpDraft(self, self.model) if path is None else AssistantDraft(self, path)
+
+    def offload_head(self, head: HeadBase) -> mtp_sidecar.SidecarDraft | None:
+        """See OffloadsHeads."""
+        self._require_open()
+        kind = mtp_sidecar.kind_of_draft(head) if mtp_sidecar.offloads(self._settings) else None
+        return None if kind is None else kind(self, head)
 
     def first_layers(self, n: int) -> LlamaTarget:
         check_exit(n, self.layers, self.path)
