@@ -8,7 +8,7 @@ on the same prompts; and those prompts whose texts are equal.
 step: the time of a step of the layers, with the whole output matrix and with the reduced vocabulary, relative
 to a pass of the target over one row. --vocab: rows of the file's output matrix and embeddings are repeated up
 to so many tokens first, in a temporary copy, since small models have small vocabularies.
-Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --peer llama-server=xllamacpp`.
+Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --baseline llama-server=xllamacpp`.
 """
 
 from __future__ import annotations

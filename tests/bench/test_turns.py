@@ -13,9 +13,9 @@ import pytest
 from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.bench import run_file
 from paceline.bench.bench import Bench, BenchRecord, unwatched
 from paceline.bench.gate import Contestant
-from paceline.bench.history import History
 from paceline.bench.method import parse_all
 from paceline.bench.paceline_system import LoadedModels, PacelineSystem
 from paceline.bench.plan import BenchPlan
@@ -157,13 +157,12 @@ def test_kept_prompts_change_no_result(asked: dict[str, Any]) -> None:
 
 def test_resume_continues_after_a_time_limit(asked: dict[str, Any], tmp_path: Path) -> None:
     plan = BenchPlan(**asked, keep_prompts=True, minutes=1e-9)
-    history = History(tmp_path / "bench.jsonl")
-    record = Bench(plan, history=history).measure()
+    file = tmp_path / "run.jsonl"
+    record = Bench(plan, file=file).measure()
     assert [result.items for result in record.results] == [1, 1, 1]
-    history.finish(1, "interrupted", [])
-    stored = replace(BenchPlan.read(history.run(1)["plan"]), minutes=5.0)
-    again = Bench(stored, history=history, run=1).measure()
-    assert len(history.groups(1)) == 3
+    stored = run_file.read(file)
+    again = Bench(replace(BenchPlan.read(stored.plan), minutes=5.0), stored=stored).measure()
+    assert len(run_file.read(file).groups) == 3
     assert (again.status, rows(again)) == ("done", rows(Bench(BenchPlan(**asked)).measure()))
 
 

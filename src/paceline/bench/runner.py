@@ -71,7 +71,7 @@ class Runner:
         return max((system.llm for system in self._ours[::-1]), key=lambda llm: llm.draft is not None)
 
     @property
-    def peers(self) -> dict[str, str]:
+    def baselines(self) -> dict[str, str]:
         """Other programs, with their version if they report it."""
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}

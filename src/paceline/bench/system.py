@@ -56,7 +56,7 @@ class System(Protocol):
     name: str
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer a request with an empty cache. Raises PeerError if the program fails."""
+        """Answer a request with an empty cache. Raises BaselineError if the program fails."""
 
     def memory(self) -> int | None:
         """Return the bytes of memory that answering takes; None if unknown."""

@@ -15,9 +15,9 @@ _COMMON = """\
 --file --system --messages --model --model-draft --ctx-size --threads --gpu-layers --n-predict --temp --seed
 --json-schema --draft --policy --cross-vocab --corpus --remember --compare --stats --json --help --help-all
 --host --port --api-key-file --alias --engine --sessions --queue --timeout --replicas --methods --suite
---minutes --full --items --peer --prompts --samples --limit --cost-curve --chat-template --data --epochs
+--minutes --full --items --baseline --prompts --samples --limit --cost-curve --chat-template --data --epochs
 --out --experts --max-rise --shares --min-agreement --context-lengths --refresh --task --measure --folder
---history --tries"""
+--continue --tries"""
 COMMON = frozenset(_COMMON.split())
 EXAMPLES = {
     "run": (

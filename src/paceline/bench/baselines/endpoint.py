@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
 
@@ -46,7 +46,7 @@ class Event:
 @dataclass(frozen=True)
 class Endpoint:
     """An HTTP server. timeout: seconds of silence, and for answers without decoding.
-    Every method raises PeerError if the server does not answer or answers with something unexpected."""
+    Every method raises BaselineError if the server does not answer or answers with something unexpected."""
 
     name: str
     url: str
@@ -84,16 +84,18 @@ class Endpoint:
 
     @contextmanager
     def validating(self) -> Iterator[None]:
-        """Raise PeerError in place of pydantic's errors."""
+        """Raise BaselineError in place of pydantic's errors."""
         try:
             yield
         except ValidationError as error:
-            raise PeerError(f"{self.name}: its answer is not as its API says: {describe(error)}") from error
+            raise BaselineError(
+                f"{self.name}: its answer is not as its API says: {describe(error)}"
+            ) from error
 
     def _require_ok(self, response: http.client.HTTPResponse, allowed: Sequence[int] = ()) -> None:
         if response.status not in (200, *allowed):
             message = error_message(self._body(response))
-            raise PeerError(f"{self.name} refused: {message} (HTTP {response.status})")
+            raise BaselineError(f"{self.name} refused: {message} (HTTP {response.status})")
 
     @contextmanager
     def _connected(self, seconds: float) -> Iterator[http.client.HTTPConnection]:
@@ -125,7 +127,7 @@ class Endpoint:
             pieces.append((now - began, piece))
             room -= len(piece) + OVERHEAD
             if room < 0:
-                raise PeerError(f"{self.name} sends more than {most >> 20} MiB for one answer")
+                raise BaselineError(f"{self.name} sends more than {most >> 20} MiB for one answer")
             # A comment is a keep-alive, not progress.
             if not piece.startswith(b":"):
                 last_data = now
@@ -153,9 +155,9 @@ class Endpoint:
                 if (strange := field not in FIELDS) or len(events) > MOST_EVENTS:
                     other = f"said {line[:80]!r}, which is no message of an event stream"
                     many = f"sends more than {MOST_EVENTS:,} messages for one answer"
-                    raise PeerError(f"{self.name} {other if strange else many}")
+                    raise BaselineError(f"{self.name} {other if strange else many}")
         if broken := next((event for event in events if "error" in event.data), None):
-            raise PeerError(f"{self.name} broke off: {error_message(broken.data)}")
+            raise BaselineError(f"{self.name} broke off: {error_message(broken.data)}")
         return events
 
     def parsed(self, raw: bytes) -> dict[str, Any]:
@@ -164,19 +166,19 @@ class Endpoint:
         except ValueError:
             data = None
         if not isinstance(data, dict):
-            raise PeerError(f"{self.name} said {raw[:80]!r}, which is not the JSON that was expected")
+            raise BaselineError(f"{self.name} said {raw[:80]!r}, which is not the JSON that was expected")
         return data
 
-    def _failed(self, error: Exception) -> PeerError:
+    def _failed(self, error: Exception) -> BaselineError:
         if isinstance(error, OverdueError):
-            return PeerError(f"{self.name} {error}, though it was sending")
+            return BaselineError(f"{self.name} {error}, though it was sending")
         if isinstance(error, TimeoutError):
-            return PeerError(f"{self.name} said nothing for {self.timeout:g} s")
+            return BaselineError(f"{self.name} said nothing for {self.timeout:g} s")
         if type(error) is http.client.BadStatusLine:
-            return PeerError(f"{self.name} said {str(error).strip()[:80]!r}, which is not HTTP")
+            return BaselineError(f"{self.name} said {str(error).strip()[:80]!r}, which is not HTTP")
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
-            return PeerError(f"{self.name}: nobody answers at {self.url}: is the server running?")
-        return PeerError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
+            return BaselineError(f"{self.name}: nobody answers at {self.url}: is the server running?")
+        return BaselineError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
 
 
 def error_message(data: Mapping[str, Any]) -> str:

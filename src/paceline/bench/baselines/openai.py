@@ -11,7 +11,7 @@ from pydantic import AliasPath, BaseModel, Field
 
 from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Event, Timings, build_answer
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
@@ -50,7 +50,7 @@ class OpenAIServer(System):
     """A running server, which should have no other load meanwhile and keeps running.
     url: http://HOST:PORT, with or without /v1, and `#MODEL` if there are several. timeout: seconds of
     silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds BOS.
-    Raises PeerError if the server does not answer, UsageError for an unusable address or model."""
+    Raises BaselineError if the server does not answer, UsageError for an unusable address or model."""
 
     def __init__(self, url: str, *, name: str, timeout: float = 120.0) -> None:
         self.name = name
@@ -120,7 +120,7 @@ class OpenAIServer(System):
         ]
         usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
         if not pieces or usage is None:
-            raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
+            raise BaselineError(f"{self.name} ended its answer without saying how many tokens it has")
         timings = next((it.timings for it in reversed(chunks) if it.timings), Timings.model_validate({}))
         # A chunk of a server that sends no token ids counts as one token.
         n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
