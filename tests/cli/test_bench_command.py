@@ -106,7 +106,6 @@ def test_plan_that_cannot_be_measured_is_refused(
     capsys: Capture, args: tuple[str, ...], kept: Path, more: list[str], words: str
 ) -> None:
     command(capsys, *args, *more).refused(2, words)
-    command(capsys, "bench", "-o", kept, "suites").refused(2, "give options after `suites`")
     command(capsys, *args, "--continue", kept).refused(2, "--continue: a run goes on with its own settings")
     command(capsys, "bench", "--continue", kept).refused(2, "cannot be read (No such file or directory)")
     assert not kept.exists()

@@ -24,7 +24,7 @@ def help_of(capsys: Capture, *args: str, option: str = "--help") -> list[str]:
 
 
 COMMANDS = [
-    *([], ["run"], ["chat"], ["bench"], ["bench", "suites"], ["corpus"], ["corpus", "build"], ["replay"]),
+    *([], ["run"], ["chat"], ["bench"], ["corpus"], ["corpus", "build"], ["replay"]),
     *(["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["zoo", "inflate"], ["certify"], ["train"]),
 ]
 

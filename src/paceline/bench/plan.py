@@ -28,8 +28,8 @@ class BenchPlan:
     baselines: tuple[str, ...] = ()
     suite: str = setting(
         "",
-        "Suites of `bench suites`, or a file. FILE.jsonl, specbench:FILE, sessions:FILE. Default: real for a "
-        "model with a chat template, else toy.",
+        "Suites: real, toy, single ones (real-code, json, ...), or a file. FILE.jsonl, specbench:FILE, "
+        "sessions:FILE. Default: real for a model with a chat template, else toy.",
     )
     size: str = setting("", "tiny or full. Default: by the model.", choices=("", "tiny", "full"))
     items: int = setting(0, "Number of items; 0: by time.", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from contextlib import chdir
 from dataclasses import replace
 from functools import partial
@@ -15,10 +14,9 @@ import typer
 from paceline.bench.plan import FULL_ROUNDS, BenchPlan
 from paceline.cli import groups, options
 from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
-from paceline.cli.help import GroupedCommand, GroupedGroup
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, option
-from paceline.cli.output import print_json, print_note, print_record
+from paceline.cli.output import print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import BaselineError, NotLosslessError, UsageError
@@ -27,7 +25,6 @@ from paceline.speculative.validation import settings_of
 if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
 
-app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
 
 RENAMED = {"n": "-n --n-predict"}
@@ -52,7 +49,6 @@ BASELINE_OPTIONS = OptionGroup(option_table(
 ))  # fmt: skip
 
 
-@app.callback(invoke_without_command=True, epilog=options.EPILOG)
 @with_option_groups(
     plan=PLAN_OPTIONS,
     baselines=BASELINE_OPTIONS,
@@ -89,14 +85,10 @@ def bench(
 
     Every method must first repeat plain output; a method that does not shows no speed. The table goes to
     stdout, everything else to stderr. Exit code 3: a method was not lossless."""
-    # Options that come from the environment are no error.
-    sources = {name: str(context.get_parameter_source(name)) for name in context.params}
-    given = {name for name, source in sources.items() if source.endswith("COMMANDLINE")}
-    if context.invoked_subcommand is not None:
-        if given:
-            raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
-        return 0
     if interrupted is not None:
+        # Options that come from the environment are no error.
+        sources = {name: str(context.get_parameter_source(name)) for name in context.params}
+        given = {name for name, source in sources.items() if source.endswith("COMMANDLINE")}
         if given - {"interrupted", "as_json"}:
             raise UsageError("--continue: a run goes on with its own settings; give only --json with it")
         return _continue(interrupted, as_json)
@@ -167,18 +159,3 @@ def outcome(record: BenchRecord) -> int:
     if failed:
         raise BaselineError("; ".join(sorted(failed)))
     return 0
-
-
-@app.command("suites", cls=GroupedCommand)
-def list_suites(as_json: options.AsJson = False) -> None:
-    """List the suites that come with the package."""
-    from paceline.bench.suites import workload
-    from paceline.report.table import write_table
-
-    suites = workload.suites()
-    if as_json:
-        print_json(suites)
-        return
-    keys = ("name", "tiny", "full", "licence", "description")
-    rows = [tuple(str(suite[key]) for key in keys) for suite in suites]
-    write_table(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 LAST = "Options"
 ALL = "help_all"
@@ -87,14 +87,6 @@ class _Panels:
 
 class GroupedCommand(_Panels, TyperCommand):
     """A command with grouped options in --help."""
-
-
-class GroupedGroup(_Panels, TyperGroup):
-    """A command with subcommands that can also run by itself."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        super().format_options(ctx, formatter)
-        self.format_commands(ctx, formatter)
 
 
 def _panel(param: Any) -> str:

@@ -102,7 +102,6 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: endless(STREAM, EVENT), TOO_MUCH),
         (lambda: endless(STREAM, b"x"), TOO_MUCH),
         (lambda: endless(STREAM, b"data: " + b"[" * 1000), TOO_MUCH),
-        (lambda: [STREAM + EVENT * 2000], "more than 1,000 messages"),
         (lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'], NO_JSON),
         (lambda: [STREAM, b"Segmentation fault\n"], "'Segmentation fault', which is no message"),
         (lambda: [STREAM, b"data: {oops\n"], NO_JSON),
@@ -124,7 +123,7 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: [b""], "baseline broke off: Remote end closed connection without response"),
         (lambda: endless(OK, b"X-Header: more\r\n"), "baseline broke off: got more than 100 headers"),
         (lambda: whole(b"", "Location: /again", status="302 Found"), NO_JSON),
-        (lambda: [b"\x1b[2J\xff\r\n\r\n"], "which is not HTTP"),
+        (lambda: [b"\x1b[2J\xff\r\n\r\n"], "broke off: \\x1b[2J"),
     ],
 )
 def test_a_stream_of_another_kind_is_one_line(
@@ -132,5 +131,4 @@ def test_a_stream_of_another_kind_is_one_line(
 ) -> None:
     monkeypatch.setattr(module, "LARGEST_STREAM", 2 << 20)
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
-    monkeypatch.setattr(module, "MOST_EVENTS", 1000)
     assert words in refusal(pieces, streamed)

@@ -135,9 +135,7 @@ class LlamaServer:
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         try:
-            events = self._endpoint.stream("/completion", self.body(ask))
-            with self._endpoint.validating():
-                return self._answered(ask, events)
+            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
         except BaselineError as error:
             ended = self._program.ended(GRACE)
             why = f"{self.name} {self._program.exit_description()}" if ended else str(error)
@@ -148,13 +146,13 @@ class LlamaServer:
         return request(ask)
 
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
-        end = CompletionEnd.model_validate(events[-1].data if events else {})
+        end = self._endpoint.validated(CompletionEnd, events[-1].data if events else {})
         if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
             tokens = f"{end.tokens_predicted} of {ask.max_tokens} tokens"
             why = truncated(end.stop_type) or "unknown reason"
             raise BaselineError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
         n_tokens, last = end.tokens_predicted, events[-1].seconds
-        replies = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
+        replies = [(it.seconds, self._endpoint.validated(CompletionReply, it.data)) for it in events]
         replies = [(at, one) for at, one in replies if not one.stop and (one.tokens or one.content)]
         # It holds back incomplete characters: the last tokens may arrive without text.
         if replies and replies[-1][1].tokens_predicted == n_tokens:

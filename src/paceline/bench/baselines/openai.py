@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, Field
 
-from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Event, Timings, build_answer
+from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Timings, build_answer
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
@@ -63,8 +62,7 @@ class OpenAIServer(System):
 
     def _only_model(self) -> str:
         _, data = self._endpoint.fetch(MODELS)
-        with self._endpoint.validating():
-            models = [model.id for model in ModelList.model_validate(data).data]
+        models = [model.id for model in self._endpoint.validated(ModelList, data).data]
         if len(models) > 1:
             raise UsageError(f"{self.name} serves {truncated(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
@@ -107,11 +105,7 @@ class OpenAIServer(System):
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
-        with self._endpoint.validating():
-            return self._answered(events)
-
-    def _answered(self, events: Sequence[Event]) -> BenchAnswer:
-        chunks = [Chunk.model_validate(event.data) for event in events]
+        chunks = [self._endpoint.validated(Chunk, event.data) for event in events]
         pieces = [
             (event.seconds, choice.text or "", choice.token_ids or ())
             for event, chunk in zip(events, chunks, strict=True)

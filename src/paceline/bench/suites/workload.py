@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
 from paceline.bench.jsonl import LineError, located, object_of, raw_lines
 from paceline.speculative.errors import UsageError
@@ -20,6 +18,7 @@ GROUPS = {
     "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
     "real": tuple(f"real-{name}" for name in ("code", "edit", "json", "agent", "grounded", "chat", "maths")),
 }
+SUITES = tuple(name for names in GROUPS.values() for name in names)
 FILE_FORMATS = ("specbench", "sessions")  # FORM of FORM:FILE
 
 
@@ -47,20 +46,6 @@ class Item:
         return self.earlier[len(self.earlier) - n_open :]
 
 
-def known_suites() -> dict[str, dict[str, str]]:
-    return dict(json.loads((FOLDER / "suites.json").read_text("utf-8")))
-
-
-def suites() -> list[dict[str, Any]]:
-    """Return a record for each suite of the package. tiny, full: number of items of each size."""
-    out = []
-    for name, about in known_suites().items():
-        sizes = Counter(item.size for item in load(name))
-        described = {key: about[key] for key in ("description", "licence")}
-        out.append({"name": name, **described, "tiny": sizes["tiny"], "full": sizes["full"]})
-    return out
-
-
 def load(text: str) -> list[Item]:
     """Return the items of comma-separated suites, groups or .jsonl files.
     A file has our fields (see Item), or the questions of Spec-Bench or SPEED-Bench; FORM:FILE names its form.
@@ -71,10 +56,10 @@ def load(text: str) -> list[Item]:
         if is_file(part):
             form, path = split_format(part)
             items = read(Path(path), form)
-        elif part in known_suites():
+        elif part in SUITES:
             items = read(FOLDER / f"{part}.jsonl")
         else:
-            raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
+            raise unknown("suite", part, [*GROUPS, *SUITES, "a file ending in .jsonl"])
         for item in items:
             if item.id in out:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
