@@ -46,7 +46,7 @@ def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: st
         name: {"tokens": 0, "drafted": 0, "accepted": 0} for name in ("paceline", "llama-server")
     }
     with paceline.load(path, drafters="mtp", **settings) as llm:
-        prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
+        prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
         chosen = [item for item in workload.load(suite) if not item.session]
         chosen = [item for item in chosen if workload.length(item) < CONTEXT - n]  # a token has a character
         requests = [prompts.ask(item, {}) for item in workload.sample_items(chosen, items)]

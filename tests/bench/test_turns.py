@@ -187,7 +187,7 @@ def target(models: Path) -> Iterator[LoadedModels]:
 
 
 def turns(target: LoadedModels, items: Sequence[Item], **settings: Any) -> Runner:
-    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    defaults: dict[str, Any] = {"n": None, "sampling": Sampling(), "seed": 0}
     prompts = RequestBuilder(target.plain, **defaults | settings)
     return Runner(target, parse_all("plain", {})[0], prompts, unwatched)
 
@@ -218,11 +218,11 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     messages = (("user", "ab"), ("assistant", None), ("user", "c"))
     second = Item("s.2", "one", messages=messages, max_tokens=6, session="s", earlier=("s.1",))
     one = turns(target, [first])
-    one.answer_plain([first])
+    one.check([first], Sampling(), 0)
     said = one.plain.greedy_tokens["s.1"]
     ending(target, said[2], monkeypatch)
     both = turns(target, [first, second])
-    both.answer_plain([first, second])
+    both.check([first, second], Sampling(), 0)
     answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
     assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 

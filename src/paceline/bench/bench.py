@@ -134,10 +134,8 @@ class Bench:
             models = LoadedModels(options, self._draft, keep_prompts=plan.keep_prompts)
             stack.enter_context(models)
             items = self._items(models)
-            prompts = RequestBuilder(
-                models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
-                sampling=plan.sampling, seed=plan.seed,
-            )  # fmt: skip
+            n = plan.n or None
+            prompts = RequestBuilder(models.plain, n=n, sampling=plan.sampling, seed=plan.seed)
             if self._recorder is not None:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
             turns = Runner(models, self._methods[0], prompts, self._watch)
@@ -206,7 +204,7 @@ class Bench:
         """Start a run, or continue one that was measured under the same conditions."""
         record, plan, stored = self.record, self._plan, self._stored
         text = json.dumps([asdict(item) for item in self._every], sort_keys=True)
-        request = {name: getattr(plan, name) for name in ("size", "items", "n", "ignore_eos", "seed")}
+        request = {name: getattr(plan, name) for name in ("size", "items", "n", "seed")}
         # Two suites may share a name.
         request |= {"questions": hashlib.sha256(text.encode()).hexdigest()[:16], **asdict(plan.sampling)}
         engine = {n: given.get(n) for n in ("flash_attention", "cache_type", "gpu_layers", "kernels")}

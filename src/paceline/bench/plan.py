@@ -36,7 +36,6 @@ class BenchPlan:
     rounds: int = setting(FULL_ROUNDS, "Rounds of an item. Default: 1; with --full 5.", 1)
     n: int = setting(0, "Tokens of each answer; 0: the suite's.", 0)
     seed: int = setting(0, "The same seed draws the same texts.", 0)
-    ignore_eos: bool = True
     keep_prompts: bool = False
     minutes: float = setting(0.0, "Time for all items. Takes as many as fit; 0: all.", 0, 1e6)
 

@@ -13,14 +13,13 @@ Measurement = dict[str, Any]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A request. tokens: the prompt. prompt: its text, for programs without token input. ignore_eos: always
-    decode max_tokens."""
+    """A request for exactly max_tokens, also after the end of a text.
+    tokens: the prompt. prompt: its text, for programs without token input."""
 
     prompt: str
     tokens: tuple[int, ...]
     max_tokens: int
     seed: int = 0
-    ignore_eos: bool = True
     sampling: Sampling = field(default_factory=Sampling)
 
 

@@ -37,7 +37,6 @@ PLAN_OPTIONS = OptionGroup([*option_table(
     ("minutes", float, 5.0, "--minutes", "N", SETTINGS["minutes"].help),
     ("full", bool, False, "--full", "", "All items and methods, 5 rounds. Prompts are read each time."),
     ("rounds", int | None, None, "-r --rounds", "N", SETTINGS["rounds"].help),
-    ("stop_at_eos", bool, False, "--stop-at-eos", "", "End an answer where the model does."),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
      "Read prompts once for all methods. Default: yes, but with --full, --rounds or --baseline."),
 ), *setting_options(WHAT, BenchPlan, "suite", "size", "items", "n", "seed", renamed=RENAMED)])  # fmt: skip
@@ -100,7 +99,6 @@ def bench(
         "methods": plan["methods"] or default_methods(models, full=full),
         "minutes": 0 if full or plan["items"] else plan["minutes"],
         "rounds": rounds if rounds is not None else FULL_ROUNDS if full else 1,
-        "ignore_eos": not plan.pop("stop_at_eos"),
     }
     if plan["keep_prompts"] is None:
         plan["keep_prompts"] = not (full or baselines or rounds is not None)

@@ -125,7 +125,7 @@ def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
     seconds = dict.fromkeys((True, False), 0.0)
     accepted = rejected = 0
     with load_options(options) as llm:
-        prompts = RequestBuilder(llm, n=N_TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
+        prompts = RequestBuilder(llm, n=N_TOKENS, sampling=Sampling(), seed=0)
         for item in workload.sample_items(items, N_ITEMS):
             tokens = prompts.ask(item, {}).tokens
             for plain in (True, False):

@@ -70,8 +70,7 @@ def conclusion(record: Record) -> str:
         equal = f"; no clear difference from {_listed(others)}" if others else ""
         return f"fastest: {_listed([best])} plain decoding{equal}"
     if drafted[0]["items"] < MIN_ITEMS:
-        n, highest = drafted[0]["items"], _listed(drafted[:1])
-        return f"too few items to tell a difference ({n} of {MIN_ITEMS}); highest is {highest} plain decoding"
+        return f"too few items to tell a difference ({drafted[0]['items']} of {MIN_ITEMS})"
     if not undecided:
         return f"no gain: plain decoding is fastest here; next is {_listed(decided[:1])}"
     slower = f"; slower: {_listed(decided)}" if decided else ""

@@ -153,7 +153,7 @@ def test_server_that_went_on_without_drafts_is_refused(tmp_path: Path, line: str
         ("hangs", r"^fake said nothing for 0.5 s$"),
         ("dies", r"^fake was ended by SIGSEGV; its log: .*ggml_abort: out of luck$"),
         ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
-        ("stops", r"^fake: its answer is not as its API says: tokens_evaluated is .*"),
+        ("stops", r"^fake: its answer does not follow its API: tokens_evaluated is .*"),
     ],
 )
 def test_server_that_fails_in_an_answer_is_reported(tmp_path: Path, mode: str, complaint: str) -> None:
@@ -213,9 +213,9 @@ def test_impossible_answer_is_refused_in_one_line(tmp_path: Path, lie: dict[str,
 
 
 def test_request_has_no_prompt_cache_and_its_own_samplers() -> None:
-    body = request(BenchRequest("ab", (1, 2), 3, seed=5, ignore_eos=False))
+    body = request(BenchRequest("ab", (1, 2), 3, seed=5))
     assert body["prompt"] == [1, 2]
-    assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, False)
+    assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, True)
     assert (body["cache_prompt"], body["return_tokens"], body["stream"]) == (False, True, True)
     # The default chain filters by top-k 40, top-p 0.95 and min-p 0.05 at temperature 0.8.
     assert (body["samplers"], body["top_k"], body["temperature"]) == (["top_k"], 1, 0.0)

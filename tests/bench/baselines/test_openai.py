@@ -113,7 +113,7 @@ def test_request_has_every_setting_and_an_empty_cache(monkeypatch: pytest.Monkey
     sampling = Sampling(presence_penalty=0.5, repeat_penalty=1.1, logit_bias={3: -float("inf")})
     with serving() as served:
         server = OpenAIServer(f"{served.url}#other", name="openai")
-        server.answer(BenchRequest("ab", (), 6, 9, True, sampling))
+        server.answer(BenchRequest("ab", (), 6, 9, sampling))
         server.answer(BenchRequest("ab", (), 6))
     _, first, second = served.posted
     expected = {
@@ -158,7 +158,7 @@ HUGE = 10**250
 def test_answer_of_another_shape_is_refused(broken: dict[str, Any]) -> None:
     with serving([*CHUNKS[:-1], broken]) as served:
         server = OpenAIServer(served.url, name="openai")
-        with pytest.raises(BaselineError, match="openai: its answer is not as its API says: "):
+        with pytest.raises(BaselineError, match="openai: its answer does not follow its API: "):
             server.answer(ASK)
 
 

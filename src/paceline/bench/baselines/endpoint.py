@@ -80,16 +80,14 @@ class Endpoint:
         try:
             return kind.model_validate(data)
         except ValidationError as error:
-            raise BaselineError(
-                f"{self.name}: its answer is not as its API says: {describe(error)}"
-            ) from error
+            raise BaselineError(f"{self.name}: its answer does not follow its API: {describe(error)}") from error
 
     @contextmanager
     def _response(
         self, path: str, body: Mapping[str, Any] | None, seconds: float, allowed: Sequence[int] = ()
     ) -> Iterator[tuple[http.client.HTTPResponse, float]]:
-        """Yield a response and the time of its request. The connection is closed after `seconds`. Each request
-        has a new one, since llama-server closes it after a stream; connecting is not timed."""
+        """Yield a response and the time of its request; the connection is closed after `seconds`. Each
+        request has a new one, since llama-server closes it after a stream. Connecting is not timed."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)

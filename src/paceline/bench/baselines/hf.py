@@ -71,6 +71,8 @@ class Transformers:
         if draft is not None and is_view(draft):
             raise UsageError(f"{self.name}: drafts by a whole model, not by {draft}")
         self._target, self._tokenizer = load(target)
+        # As an argument of generate(), None would mean the model's value.
+        self._target.generation_config.eos_token_id = None
         self._draft = None if draft is None else load(draft)[0]
         if self._draft is not None:
             settings = self._draft.generation_config
@@ -102,8 +104,6 @@ class Transformers:
         if ask.sampling.edits_logits:
             raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
         arguments: dict[str, Any] = {"streamer": clock, "max_new_tokens": ask.max_tokens, "do_sample": False}
-        # As an argument of generate(), None would mean the model's value.
-        self._target.generation_config.eos_token_id = None if ask.ignore_eos else self._tokenizer.eos_token_id
         if self._drafting == "model":
             arguments["assistant_model"] = self._draft
         elif self._drafting == "lookup":

@@ -147,7 +147,7 @@ class LlamaServer:
 
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
         end = self._endpoint.validated(CompletionEnd, events[-1].data if events else {})
-        if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
+        if end.tokens_predicted < ask.max_tokens:
             tokens = f"{end.tokens_predicted} of {ask.max_tokens} tokens"
             why = truncated(end.stop_type) or "unknown reason"
             raise BaselineError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
@@ -194,7 +194,7 @@ def request(ask: BenchRequest) -> dict[str, Any]:
         "prompt": list(ask.tokens),
         "n_predict": ask.max_tokens,
         "seed": ask.seed,
-        "ignore_eos": ask.ignore_eos,
+        "ignore_eos": True,
         "stream": True,
         "cache_prompt": False,
         "return_tokens": True,

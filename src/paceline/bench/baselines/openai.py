@@ -91,7 +91,7 @@ class OpenAIServer(System):
         if not extended:
             return body
         return body | {
-            "ignore_eos": ask.ignore_eos,
+            "ignore_eos": True,
             "repetition_penalty": sampling.repeat_penalty,  # vLLM's and SGLang's word
             "repeat_penalty": sampling.repeat_penalty,  # llama-server's
             "return_token_ids": True,
