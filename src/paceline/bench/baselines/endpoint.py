@@ -80,7 +80,8 @@ class Endpoint:
         try:
             return kind.model_validate(data)
         except ValidationError as error:
-            raise BaselineError(f"{self.name}: its answer does not follow its API: {describe(error)}") from error
+            why = f"its answer does not follow its API: {describe(error)}"
+            raise BaselineError(f"{self.name}: {why}") from error
 
     @contextmanager
     def _response(
