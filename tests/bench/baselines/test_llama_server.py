@@ -236,8 +236,8 @@ def test_flags_of_the_server_are_in_its_help() -> None:
     )
     spec = speculation_arguments(spec_types("model, lookup,ngram-map-k"), 4, 0.5)
     assert " ".join(spec) == (
-        "--spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.5 --spec-ngram-simple-size-m 4 "
-        "--spec-ngram-map-k-size-m 4 --spec-type draft-simple,ngram-simple,ngram-map-k"
+        "--spec-type draft-simple,ngram-simple,ngram-map-k --spec-draft-p-min 0.5 --spec-draft-n-max 4 "
+        "--spec-draft-n-min 0 --spec-ngram-simple-size-m 4 --spec-ngram-map-k-size-m 4"
     )
     known = HELP.read_text().replace(",", " ").split()
     assert [word for word in (*model, *spec) if word[:1] == "-" and word not in known] == []

@@ -239,18 +239,14 @@ def model_arguments(
     return [*out, "--fit", "off"]  # automatic settings would make runs incomparable
 
 
-def draft_arguments(n_draft: int | None, p_min: float | None) -> list[str]:
-    """Return the flags of the draft length; None uses the program's default."""
-    out = [] if n_draft is None else ["--spec-draft-n-max", str(n_draft), "--spec-draft-n-min", "0"]
-    return out if p_min is None else [*out, "--spec-draft-p-min", f"{p_min:g}"]
-
-
 def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: float | None) -> list[str]:
-    """Return llama-server's speculation flags. n_draft also sets the length that SIZED types copy."""
-    if not types:
-        return []
-    out = draft_arguments(n_draft, p_min) if any(one.startswith("draft-") for one in types) else []
-    for one in types:
-        if n_draft is not None and one in SIZED:
-            out += [f"--spec-{one}-size-m", str(n_draft)]
-    return [*out, "--spec-type", ",".join(types)]
+    """Return llama-server's speculation flags. n_draft also sets the length that SIZED types copy. None uses
+    the program's default."""
+    out = ["--spec-type", ",".join(types)] if types else []
+    drafted = any(one.startswith("draft-") for one in types)
+    if drafted and p_min is not None:
+        out += ["--spec-draft-p-min", f"{p_min:g}"]
+    if n_draft is not None:
+        out += ["--spec-draft-n-max", str(n_draft), "--spec-draft-n-min", "0"] if drafted else []
+        out += [word for one in types if one in SIZED for word in (f"--spec-{one}-size-m", str(n_draft))]
+    return out
