@@ -20,6 +20,7 @@ def test_a_bench_is_a_header_a_table_and_a_conclusion() -> None:
         "engine    paceline 0.4.0, llama-cpp-python 0.3.36",
         "machine   A processor, Linux x86_64, threads 2, no flash attention",
         "suite     code, 8 items, 5 rounds, temperature 0",
+        "file      run.jsonl",
         "",
         "                                        accept.  accept.  TTFT  TPOT  draft",
         "method         t/s             speedup     rate   length    ms    ms      %  memory      lossless",

@@ -33,16 +33,9 @@ LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with t
 OVERHEAD = 160  # bytes of memory per piece
 FIELDS = (b"data", b"", b"event", b"id", b"retry")  # of an event stream
 MAX_ANSWER_TIMEOUTS = 30  # duration of a whole answer, in timeouts
+Event = tuple[float, dict[str, Any]]  # seconds from the request to the arrival of a message, the message
 Message = TypeVar("Message", bound=BaseModel)
 Count = Annotated[int, Field(ge=0, le=10**9)]  # tokens, steps, token ids
-
-
-@dataclass(frozen=True)
-class Event:
-    """A message of a server-sent event stream. seconds: from the request to its arrival."""
-
-    seconds: float
-    data: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -141,9 +134,9 @@ class Endpoint:
                 raise BaselineError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
             if field == b"data" and value.strip() != b"[DONE]":
                 seconds, _ = pieces[bisect_left(piece_ends, end)]
-                events.append(Event(seconds, self.parsed(value)))
-        if broken := next((event for event in events if "error" in event.data), None):
-            raise BaselineError(f"{self.name} broke off: {error_message(broken.data)}")
+                events.append((seconds, self.parsed(value)))
+        if broken := next((data for _, data in events if "error" in data), None):
+            raise BaselineError(f"{self.name} broke off: {error_message(broken)}")
         return events
 
     def parsed(self, raw: bytes) -> dict[str, Any]:

@@ -146,13 +146,13 @@ class LlamaServer:
         return request(ask)
 
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
-        end = self._endpoint.validated(CompletionEnd, events[-1].data if events else {})
+        end = self._endpoint.validated(CompletionEnd, events[-1][1] if events else {})
         if end.tokens_predicted < ask.max_tokens:
             tokens = f"{end.tokens_predicted} of {ask.max_tokens} tokens"
             why = truncated(end.stop_type) or "unknown reason"
             raise BaselineError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
-        n_tokens, last = end.tokens_predicted, events[-1].seconds
-        replies = [(it.seconds, self._endpoint.validated(CompletionReply, it.data)) for it in events]
+        n_tokens, last = end.tokens_predicted, events[-1][0]
+        replies = [(at, self._endpoint.validated(CompletionReply, data)) for at, data in events]
         replies = [(at, one) for at, one in replies if not one.stop and (one.tokens or one.content)]
         # It holds back incomplete characters: the last tokens may arrive without text.
         if replies and replies[-1][1].tokens_predicted == n_tokens:

@@ -105,10 +105,10 @@ class OpenAIServer(System):
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
-        chunks = [self._endpoint.validated(Chunk, event.data) for event in events]
+        chunks = [self._endpoint.validated(Chunk, data) for _, data in events]
         pieces = [
-            (event.seconds, choice.text or "", choice.token_ids or ())
-            for event, chunk in zip(events, chunks, strict=True)
+            (seconds, choice.text or "", choice.token_ids or ())
+            for (seconds, _), chunk in zip(events, chunks, strict=True)
             for choice in chunk.choices or ()
             if choice.token_ids or choice.text
         ]
