@@ -6,7 +6,6 @@ line the results. Without results the run failed, was killed, or is being measur
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ def folder() -> Path:
 
 
 def new_path() -> Path:
-    return folder() / f"{datetime.now():%Y-%m-%dT%H-%M-%S}-{os.getpid()}.jsonl"
+    return folder() / f"{datetime.now():%Y-%m-%dT%H-%M-%S-%f}.jsonl"
 
 
 @dataclass(frozen=True)
