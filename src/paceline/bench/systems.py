@@ -44,11 +44,11 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def join(
     entries: list[Contestant], given: Sequence[tuple[str, str]], methods: Sequence[Method], target: Path,
-    draft: Path | None, engine: Mapping[str, Any], *, samples: bool = False,
+    draft: Path | None, engine: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Start the programs and append them to `entries`, whose owner closes them.
-    engine: settings of the target. samples: requests have a temperature. A program's drafted output
-    must repeat its own plain output, if it has one; whether that equals the target's is reported."""
+    engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
+    one; whether that equals the target's is reported."""
     kinds = [kind for kind, _ in given]
     for kind, where in given:
         label = kind if kinds.count(kind) == 1 else f"{kind}={where}".rstrip("=")
@@ -56,7 +56,7 @@ def join(
         for method in (method for method in methods if method.drafting.drafters in BASELINES[kind]):
             name = label if method.plain else f"{label} {method.name}"
             used = draft if method.needs_draft else None
-            system = start(kind, where, name, method.drafting, target, used, engine, samples=samples)
+            system = start(kind, where, name, method.drafting, target, used, engine)
             budget = None if method.plain else method.drafting.budget
             own_plain = method.plain and kind != "openai"
             entries.append(Contestant(system, budget, reference, other_program_plain=own_plain))
@@ -66,7 +66,7 @@ def join(
 
 def start(
     kind: str, where: str, name: str, drafting: Drafting, target: Path, draft: Path | None,
-    engine: Mapping[str, Any], *, samples: bool,
+    engine: Mapping[str, Any],
 ) -> System:  # fmt: skip
     """Start a program for one method. where: the text after `=`."""
     if kind == "openai":
@@ -83,4 +83,4 @@ def start(
 
     settings |= {name: engine[name] for name in ("n_ctx", "flash_attention", "cache_type", "gpu_layers")}
     method = ",".join(drafting.drafters)
-    return LlamaServer(find_server(where or None), target, draft, method=method, samples=samples, **settings)
+    return LlamaServer(find_server(where or None), target, draft, method=method, **settings)

@@ -7,7 +7,7 @@ from contextlib import chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from paceline.bench.plan import FULL_ROUNDS, BenchPlan
 from paceline.cli import groups, options
 from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
-from paceline.cli.options import OUTPUT, option
+from paceline.cli.options import OUTPUT
 from paceline.cli.output import print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.settings import LoadOptions
@@ -39,18 +39,21 @@ PLAN_OPTIONS = OptionGroup([*option_table(
     ("rounds", int | None, None, "-r --rounds", "N", SETTINGS["rounds"].help),
     ("keep_prompts", bool | None, None, "--keep-prompts", "",
      "Read prompts once for all methods. Default: yes, but with --full, --rounds or --baseline."),
-), *setting_options(WHAT, BenchPlan, "suite", "size", "items", "n", "seed", renamed=RENAMED)])  # fmt: skip
-BASELINE_OPTIONS = OptionGroup(option_table(
+), *setting_options(WHAT, BenchPlan, "suite", "size", "items", "n", "seed", renamed=RENAMED), *option_table(
     WHAT,
-    ("baseline", list[str] | None, None, "--baseline", "KIND",
+    ("baselines", list[str] | None, None, "--baseline", "KIND",
      "Another system: llama-server, transformers, openai=URL. llama-server=PATH; may be repeated."),
     env=False,
-))  # fmt: skip
+), *option_table(
+    OUTPUT,
+    ("out", Path | None, None, "-o --out", "FILE", "A new file for the run. Default: in Paceline's folder."),
+    ("interrupted", Path | None, None, "--continue", "FILE", "Continue the interrupted run in this file."),
+    env=False,
+)])  # fmt: skip
 
 
 @with_option_groups(
     plan=PLAN_OPTIONS,
-    baselines=BASELINE_OPTIONS,
     models=groups.MODEL_OPTIONS,
     drafting=groups.DRAFTING_OPTIONS,
     sampling=groups.SAMPLING_OPTIONS,
@@ -60,21 +63,10 @@ def bench(
     *,
     context: typer.Context,
     plan: Any,
-    baselines: Any,
     models: Any,
     drafting: Any,
     corpora: options.Corpora = None,
     sampling: Any,
-    out: Annotated[
-        Path | None,
-        option(
-            OUTPUT, "-o --out", "FILE", "A new file for the run. Default: in Paceline's folder.", env=False
-        ),
-    ] = None,
-    interrupted: Annotated[
-        Path | None,
-        option(OUTPUT, "--continue", "FILE", "Continue the interrupted run in this file.", env=False),
-    ] = None,
     recorder: Any,
     as_json: options.AsJson = False,
 ) -> int:
@@ -84,6 +76,7 @@ def bench(
 
     Every method must first repeat plain output; a method that does not shows no speed. The table goes to
     stdout, everything else to stderr. Exit code 3: a method was not lossless."""
+    out, interrupted = plan.pop("out"), plan.pop("interrupted")
     if interrupted is not None:
         # Options that come from the environment are no error.
         sources = {name: str(context.get_parameter_source(name)) for name in context.params}
@@ -94,15 +87,16 @@ def bench(
 
     engine = replace(models.engine, exact_greedy=drafting.pop("exact_greedy"))
     loading = replace(resolve_models(models), engine=engine, corpora=tuple(corpora or ()))
-    full, rounds, baselines = plan.pop("full"), plan["rounds"], tuple(baselines["baseline"] or ())
+    full, rounds, baselines = plan.pop("full"), plan["rounds"], tuple(plan["baselines"] or ())
     plan |= {
+        "baselines": baselines,
         "methods": plan["methods"] or default_methods(models, full=full),
         "minutes": 0 if full or plan["items"] else plan["minutes"],
         "rounds": rounds if rounds is not None else FULL_ROUNDS if full else 1,
     }
     if plan["keep_prompts"] is None:
         plan["keep_prompts"] = not (full or baselines or rounds is not None)
-    bench_plan = BenchPlan(models=loading, drafting=drafting, sampling=sampling, baselines=baselines, **plan)
+    bench_plan = BenchPlan(models=loading, drafting=drafting, sampling=sampling, **plan)
     from paceline.bench.run_file import new_path
 
     return _run(bench_plan, as_json, file=out or new_path(), recorder=recorder)

@@ -53,14 +53,7 @@ def load(text: str) -> list[Item]:
     out: dict[str, Item] = {}
     sessions: dict[str, tuple[str, ...]] = {}  # ids of their items so far
     for part in suite_names(text):
-        if is_file(part):
-            form, path = split_format(part)
-            items = read(Path(path), form)
-        elif part in SUITES:
-            items = read(FOLDER / f"{part}.jsonl")
-        else:
-            raise unknown("suite", part, [*GROUPS, *SUITES, "a file ending in .jsonl"])
-        for item in items:
+        for item in read(*suite_file(part)):
             if item.id in out:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
             earlier = sessions.get(item.session, ()) if item.session else ()
@@ -77,15 +70,16 @@ def suite_names(text: str) -> list[str]:
     return list(dict.fromkeys(name for some in names for name in some))
 
 
-def is_file(text: str) -> bool:
-    """True if a suite's name is that of a file."""
-    return text.endswith((".jsonl", ".json")) or "/" in text
-
-
-def split_format(text: str) -> tuple[str, str]:
-    """Return the form and path of FORM:FILE; the form is "" if not given."""
-    form, colon, path = text.partition(":")
-    return (form, path) if colon and form in FILE_FORMATS else ("", text)
+def suite_file(name: str) -> tuple[Path, str]:
+    """Return the file of a suite, and the form in FORM:FILE or "". Raises UsageError for an unknown suite."""
+    form, colon, path = name.partition(":")
+    if not colon or form not in FILE_FORMATS:
+        form, path = "", name
+    if path.endswith((".jsonl", ".json")) or "/" in path:
+        return Path(path), form
+    if name in SUITES:
+        return FOLDER / f"{name}.jsonl", ""
+    raise unknown("suite", name, [*GROUPS, *SUITES, "a file ending in .jsonl"])
 
 
 def read(path: Path, form: str = "") -> list[Item]:
