@@ -53,20 +53,15 @@ class BenchRecord:
     reading: list[tuple[int, float]] = field(default_factory=list)
     lost: str = ""
 
-    @property
-    def prompt_speed(self) -> float | None:
-        """Tokens/s of prefill."""
-        seconds = sum(took for _, took in self.reading)
-        return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
-
     def as_dict(self) -> dict[str, Any]:
+        n, seconds = sum(n for n, _ in self.reading), sum(took for _, took in self.reading)
         return {
             "file": None if self.file is None else str(self.file),
             "status": self.status,
             "plan": self.plan.as_dict(),
             "results": [asdict(result) for result in self.results],
             "skipped": self.skipped,
-            "prompt_speed": self.prompt_speed,
+            "prompt_speed": n / seconds if seconds > 0 else None,  # tokens/s of prefills
             "measurements": [
                 {"round": group.round, "item": group.item, "category": group.category} | measurement
                 for group in self.groups
@@ -134,8 +129,7 @@ class Bench:
             models = LoadedModels(options, self._draft, keep_prompts=plan.keep_prompts)
             stack.enter_context(models)
             items = self._items(models)
-            n = plan.n or None
-            prompts = RequestBuilder(models.plain, n=n, sampling=plan.sampling, seed=plan.seed)
+            prompts = RequestBuilder(models.plain, n=plan.n or None, sampling=plan.sampling, seed=plan.seed)
             if self._recorder is not None:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
             turns = Runner(models, self._methods[0], prompts, self._watch)

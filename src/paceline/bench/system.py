@@ -66,15 +66,12 @@ class System(Protocol):
         return
 
 
-MEASURES = (
-    "n_tokens", "first", "steps", "drafted", "accepted", "rejected", "draft_seconds", "decode_seconds",
-    "own_speed",
-)  # fmt: skip
+NOT_STORED = {"text", "tokens", "n_prompt", "seconds", "decoded", "decoding"}
 
 
 def measurement(system: str, answer: BenchAnswer) -> Measurement:
     """Return the measurement of an answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
-    values = {name: getattr(answer, name) for name in MEASURES}
+    values = {name: value for name, value in vars(answer).items() if name not in NOT_STORED}
     return {"system": system, "tokens": answer.decoded, "seconds": answer.decoding, **values}
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from paceline.bench.bench import BenchRecord
 
 WHAT = "What is measured"
-
 RENAMED = {"n": "-n --n-predict"}
 SETTINGS = settings_of(BenchPlan)
 PLAN_OPTIONS = OptionGroup([*option_table(
