@@ -218,7 +218,7 @@ def greedy(given: argparse.Namespace) -> Iterator[Part]:
     how = ["--methods", "plain,lookup+model", *(TINY if given.tiny else ("--items", "7", "-n", "64"))]
     for name, target in targets(given).items():
         for way in ([], ["--exact-greedy"]) if "-ngl" in target else ([],):  # transformers has no such passes
-            command = [*PACELINE, "bench", *target, "-md", given.draft, *how, *way, "--no-history", "--json"]
+            command = [*PACELINE, "bench", *target, "-md", given.draft, *how, *way, "--json"]
             yield f"{name} {' '.join(way)}", command, speeds
 
 
@@ -241,7 +241,7 @@ def bench(given: argparse.Namespace) -> Iterator[Part]:
     for path in sorted((given.work / "mtp").glob("*.gguf")) if "mtp" in DRAFTERS else ():
         runs.append((path.stem, "mtp", ["-m", str(path), *layers(given)]))
     minutes = f"{STEPS['bench'][1] / len(runs) / 240:.2f}"  # a quarter: there are loads, costs, texts, too
-    how = [*(TINY if given.tiny else ("-n", "64", "--minutes", minutes)), "--no-history", "--json"]
+    how = [*(TINY if given.tiny else ("-n", "64", "--minutes", minutes)), "--json"]
     for name, own, target in runs:
         yield f"{name}, {own}", [*PACELINE, "bench", *target, "--methods", f"plain,auto,{own}", *how], speeds
 

@@ -57,7 +57,7 @@ def drafter_of(draft: str) -> str:
 
 def bench(arguments: argparse.Namespace, draft: str, methods: Sequence[str]) -> Mapping[str, Any]:
     """Return the record of a bench run."""
-    command = [sys.executable, "-m", "paceline", "bench", "-m", arguments.model, "--json", "--no-history"]
+    command = [sys.executable, "-m", "paceline", "bench", "-m", arguments.model, "--json"]
     command += ["--methods", ",".join(["plain", *methods]), "--suite", arguments.suite]
     command += ["--items", str(arguments.items), "-n", str(arguments.n_predict)]
     command += ["-md", draft] if draft else []

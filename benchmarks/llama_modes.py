@@ -104,7 +104,7 @@ def one_round(
 ) -> tuple[list[ItemMeasurements], list[dict[str, Any]]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
     sampling = Sampling(temperature=arguments.temp)
-    prompts = RequestBuilder(models.plain, n=arguments.n_predict, ignore_eos=True, sampling=sampling, seed=0)
+    prompts = RequestBuilder(models.plain, n=arguments.n_predict, sampling=sampling, seed=0)
     turns = Runner(models, plain, prompts, unwatched)
     if texts:
         turns.examiner = SameText(models.plain)
@@ -112,7 +112,7 @@ def one_round(
         stack.callback(turns.close)
         target: Any = models.plain.target
         with target.by_heart() if texts else nullcontext():
-            turns.answer_plain(items)
+            turns.check(items, Sampling(), 0)
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:])
         for mode in some:

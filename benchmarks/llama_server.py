@@ -51,7 +51,7 @@ def compare(target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     plan = BenchPlan(
         models=LoadOptions.of(target, zoo.draft_path(), threads=arguments.threads),
         methods=f"plain,{drafted}",
-        peers=(f"llama-server={arguments.server}",),
+        baselines=(f"llama-server={arguments.server}",),
         suite=arguments.suite,
         items=arguments.items,
         rounds=arguments.rounds,

@@ -9,7 +9,7 @@ step: the time of a step of the layers, with the whole output matrix and the red
 same layer in heads/ (qwen35 and mimo2), relative to a pass of the target over one row. --vocab: rows of the
 file's output matrix and embeddings are repeated up to so many tokens first, in a temporary copy, since small
 models have small vocabularies.
-Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --peer llama-server=xllamacpp`.
+Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --baseline llama-server=xllamacpp`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: st
         name: {"tokens": 0, "drafted": 0, "accepted": 0} for name in ("paceline", "llama-server")
     }
     with paceline.load(path, drafters="mtp", **settings) as llm:
-        prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
+        prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
         chosen = [item for item in workload.load(suite) if not item.session]
         chosen = [item for item in chosen if workload.length(item) < CONTEXT - n]  # a token has a character
         requests = [prompts.ask(item, {}) for item in workload.sample_items(chosen, items)]

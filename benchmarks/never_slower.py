@@ -199,7 +199,7 @@ def length(item: workload.Item) -> int:
 
 def prompts_of(llm: LLM, sampling: Sampling, arguments: argparse.Namespace) -> RequestBuilder:
     n = arguments.n_predict
-    return RequestBuilder(llm, n=n, ignore_eos=True, sampling=sampling, seed=0)
+    return RequestBuilder(llm, n=n, sampling=sampling, seed=0)
 
 
 def record_plainly(

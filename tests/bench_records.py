@@ -58,11 +58,8 @@ def record(results: Sequence[BenchResult], **more: Any) -> dict[str, Any]:
         "request": {"temperature": 0.0},
     }
     return {
-        "id": 3,
-        "started": "2026-01-02T03:04:05+00:00",
+        "file": "run.jsonl",
         "status": "done",
-        "paceline": "0.4.0",
-        "plan": {},
         "provenance": known,
         "results": [asdict(result) for result in results],
     } | more

@@ -120,10 +120,10 @@ def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Con
 def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Contestant) -> None:
     said = list(plain.greedy_tokens["a"])
     other = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    theirs = Contestant(FixedSystem("peer"), reference=plain, other_program_plain=True)
+    theirs = Contestant(FixedSystem("baseline"), reference=plain, other_program_plain=True)
     theirs.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
     assert theirs.verdict == GateVerdict(True, "its own text: a from token 2 on")
-    drafted = Contestant(FixedSystem("peer drafted"), Budget(2, 2), theirs)
+    drafted = Contestant(FixedSystem("baseline drafted"), Budget(2, 2), theirs)
     drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(other))
     assert drafted.verdict == GateVerdict(True, "identical")
 
@@ -131,8 +131,8 @@ def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LL
 def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(
     llm: LLM, plain: Contestant
 ) -> None:
-    theirs = Contestant(FixedSystem("peer"), reference=plain, other_program_plain=True, failed="it died")
-    drafted = Contestant(FixedSystem("peer drafted"), Budget(2, 2), theirs)
+    theirs = Contestant(FixedSystem("baseline"), reference=plain, other_program_plain=True, failed="it died")
+    drafted = Contestant(FixedSystem("baseline drafted"), Budget(2, 2), theirs)
     drafted.judge(DifferenceClassifier(llm), "a", asking(llm), answer(plain.greedy_tokens["a"]))
     assert drafted.verdict == GateVerdict(True, "identical")
     assert theirs.verdict == GateVerdict(False, "failed: it died")

@@ -56,7 +56,7 @@ def test_a_stored_plan_is_the_plan() -> None:
     plan = BenchPlan(
         models=LoadOptions.of("a.gguf", threads=2, flash_attention=None), drafting={"n_draft": 4},
         sampling=Sampling(repeat_penalty=1.1, logit_bias={3: -1.5}), methods="plain,lookup",
-        peers=("llama-server=/bin/x",), n=32,
+        baselines=("llama-server=/bin/x",), n=32,
     )  # fmt: skip
     assert BenchPlan.read(json.loads(json.dumps(plan.as_dict()))) == plan
 
@@ -65,8 +65,8 @@ def test_a_stored_plan_is_the_plan() -> None:
     ("values", "said"),
     [
         ({"n": 1}, "from the second on"),
-        ({"peers": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
-        ({"peers": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "--temp"),
+        ({"baselines": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
+        ({"baselines": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "--temp"),
     ],
 )
 def test_plans_that_cannot_be_measured_are_refused(values: dict[str, Any], said: str) -> None:

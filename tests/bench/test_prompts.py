@@ -38,14 +38,14 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 
 
 def prompts(llm: LLM, **settings: Any) -> RequestBuilder:
-    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    defaults: dict[str, Any] = {"n": None, "sampling": Sampling(), "seed": 0}
     return RequestBuilder(llm, **defaults | settings)
 
 
 def test_prompt_is_unchanged_with_its_own_length_and_seed(base: LLM) -> None:
-    ask = prompts(base, seed=4, ignore_eos=False).ask(PLAIN, {})
+    ask = prompts(base, seed=4).ask(PLAIN, {})
     assert (ask.prompt, ask.tokens) == ("hello there", tuple(base.tokens("hello there")))
-    assert (ask.max_tokens, ask.seed, ask.ignore_eos) == (9, 7, False)
+    assert (ask.max_tokens, ask.seed) == (9, 7)
     sampling = Sampling(temperature=0.5)
     ask = prompts(base, n=5, sampling=sampling).ask(PLAIN, {})
     assert (ask.max_tokens, ask.sampling) == (5, sampling)

@@ -1,4 +1,4 @@
-"""The suites of the package: descriptions, sizes, and session order."""
+"""The suites of the package: files, sizes, and session order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.api import LLM
-from paceline.bench.suites.workload import FOLDER, load, suites
+from paceline.bench.suites.workload import FOLDER, SUITES, load
 from real_model import smollm2
 from suite_items import NAMES, REAL, SIZES, of, text
 
@@ -21,15 +21,12 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
-def test_every_suite_is_listed_with_what_it_is_its_licence_and_its_sizes() -> None:
-    found = suites()
-    assert tuple(suite["name"] for suite in found) == NAMES + REAL
-    assert {f"{suite['name']}.jsonl" for suite in found} == {path.name for path in FOLDER.glob("*.jsonl")}
-    assert all(suite["description"] for suite in found)
-    assert {suite["licence"] for suite in found} == {"Apache-2.0", "PSF-2.0 (CPython 3.11.7)"}
-    for suite in found:
-        tiny = 0 if suite["name"] in REAL else suite["full"]
-        assert (suite["tiny"], 8 <= suite["full"] <= 12) == (tiny, True)
+def test_every_suite_has_a_file_with_items_of_its_sizes() -> None:
+    assert SUITES == NAMES + REAL
+    assert {f"{name}.jsonl" for name in SUITES} == {path.name for path in FOLDER.glob("*.jsonl")}
+    for name in SUITES:
+        tiny, full = (len(of(name, size)) for size in SIZES)
+        assert (tiny, 8 <= full <= 12) == (0 if name in REAL else full, True)
 
 
 def test_groups_name_several_suites_at_once() -> None:

@@ -13,9 +13,9 @@ import pytest
 from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.bench import run_file
 from paceline.bench.bench import Bench, BenchRecord, unwatched
 from paceline.bench.gate import Contestant
-from paceline.bench.history import History
 from paceline.bench.method import parse_all
 from paceline.bench.paceline_system import LoadedModels, PacelineSystem
 from paceline.bench.plan import BenchPlan
@@ -157,13 +157,12 @@ def test_kept_prompts_change_no_result(asked: dict[str, Any]) -> None:
 
 def test_resume_continues_after_a_time_limit(asked: dict[str, Any], tmp_path: Path) -> None:
     plan = BenchPlan(**asked, keep_prompts=True, minutes=1e-9)
-    history = History(tmp_path / "bench.jsonl")
-    record = Bench(plan, history=history).measure()
+    file = tmp_path / "run.jsonl"
+    record = Bench(plan, file=file).measure()
     assert [result.items for result in record.results] == [1, 1, 1]
-    history.finish(1, "interrupted", [])
-    stored = replace(BenchPlan.read(history.run(1)["plan"]), minutes=5.0)
-    again = Bench(stored, history=history, run=1).measure()
-    assert len(history.groups(1)) == 3
+    stored = run_file.read(file)
+    again = Bench(replace(BenchPlan.read(stored.plan), minutes=5.0), stored=stored).measure()
+    assert len(run_file.read(file).groups) == 3
     assert (again.status, rows(again)) == ("done", rows(Bench(BenchPlan(**asked)).measure()))
 
 
@@ -188,7 +187,7 @@ def target(models: Path) -> Iterator[LoadedModels]:
 
 
 def turns(target: LoadedModels, items: Sequence[Item], **settings: Any) -> Runner:
-    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    defaults: dict[str, Any] = {"n": None, "sampling": Sampling(), "seed": 0}
     prompts = RequestBuilder(target.plain, **defaults | settings)
     return Runner(target, parse_all("plain", {})[0], prompts, unwatched)
 
@@ -219,11 +218,11 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     messages = (("user", "ab"), ("assistant", None), ("user", "c"))
     second = Item("s.2", "one", messages=messages, max_tokens=6, session="s", earlier=("s.1",))
     one = turns(target, [first])
-    one.answer_plain([first])
+    one.check([first], Sampling(), 0)
     said = one.plain.greedy_tokens["s.1"]
     ending(target, said[2], monkeypatch)
     both = turns(target, [first, second])
-    both.answer_plain([first, second])
+    both.check([first, second], Sampling(), 0)
     answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
     assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,8 @@ import broken
 from command_line import command
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
+from paceline.bench import run_file
 from paceline.bench.baselines.llama_server import LlamaServer
-from paceline.bench.history import History
-from paceline.bench.system import ItemMeasurements
-from paceline.speculative.errors import HistoryError
 from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
@@ -42,8 +42,8 @@ def suite(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """Return the path of a test's benchmark history."""
-    return tmp_path / "history" / "bench.jsonl"
+    """Return the file of a test's run."""
+    return tmp_path / "runs" / "run.jsonl"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def args(models: Path, suite: Path, kept: Path) -> tuple[str, ...]:
     """The two models, each a row of its own, and the suite: two rounds."""
     return (
         "bench", "-m", f"{models}/target.gguf", "-md", f"{models}/draft.gguf", "-t", "1", "--rounds", "2",
-        "--methods", ",".join(METHODS), "--suite", str(suite), "--history", str(kept), *EXACT,
+        "--methods", ",".join(METHODS), "--suite", str(suite), "-o", str(kept), *EXACT,
     )  # fmt: skip
 
 
@@ -68,12 +68,14 @@ def rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [(result["system"], result["category"]) for result in record["results"]]
 
 
-def test_json_has_a_result_for_each_system_and_category(capsys: Capture, args: tuple[str, ...]) -> None:
+def test_json_has_a_result_for_each_system_and_category(
+    capsys: Capture, args: tuple[str, ...], kept: Path
+) -> None:
     done = command(capsys, *args, "--json")
     assert (done.code, done.err) == (0, "")
     record = done.json
     assert rows(record) == [(system, category) for category in ("one", "two", "") for system in METHODS]
-    assert (record["run"], record["status"], record["skipped"]) == (1, "done", [])
+    assert (record["file"], record["status"], record["skipped"]) == (str(kept), "done", [])
     for one in record["results"]:
         assert one["lossless"]
         assert one["items"] == {"one": 1, "two": 2, "": 3}[one["category"]]
@@ -84,13 +86,13 @@ def test_json_has_a_result_for_each_system_and_category(capsys: Capture, args: t
     assert record["provenance"]["request"]["questions"]
 
 
-def test_no_history_writes_nothing(capsys: Capture, alone: tuple[str, ...], tmp_path: Path) -> None:
-    at = alone.index("--history")
-    nowhere = (*alone[:at], *alone[at + 2 :], "--json")
-    other = tmp_path / "other" / "bench.jsonl"
-    assert command(capsys, *nowhere, "--no-history", PACELINE_HISTORY=str(other)).json["run"] is None
-    assert not other.parent.exists()
-    assert command(capsys, *nowhere, PACELINE_HISTORY=str(other)).json["run"] == 1
+def test_run_without_a_file_is_one_in_the_folder_of_runs(
+    capsys: Capture, alone: tuple[str, ...], tmp_path: Path
+) -> None:
+    at = alone.index("-o")
+    done = command(capsys, *alone[:at], *alone[at + 2 :], PACELINE_HOME=str(tmp_path / "home"))
+    (file,) = (tmp_path / "home" / "bench").iterdir()
+    assert f"file      {file}" in done.out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,8 @@ def test_plan_that_cannot_be_measured_is_refused(
     capsys: Capture, args: tuple[str, ...], kept: Path, more: list[str], words: str
 ) -> None:
     command(capsys, *args, *more).refused(2, words)
-    command(capsys, "bench", "--history", kept, "suites").refused(2, "give options after `suites`")
-    command(capsys, "bench", "resume", "--history", kept).refused(2, "has no run last")
+    command(capsys, *args, "--continue", kept).refused(2, "--continue: a run goes on with its own settings")
+    command(capsys, "bench", "--continue", kept).refused(2, "cannot be read (No such file or directory)")
     assert not kept.exists()
 
 
@@ -122,60 +124,73 @@ def test_method_that_is_not_lossless_shows_no_speed(
             assert (result["speed"], result["speedup"], result["ttft"]) == (None, None, None)
         else:
             assert result["speed"] > 0
-    table = command(capsys, *args, "--p-min", "0", "--methods", "model")
+    table = command(capsys, *args, "--p-min", "0", "--methods", "model", "-o", os.devnull)
     row = next(line for line in table.out.splitlines() if line.startswith("model"))
     assert row.split()[:9] == ["model", *["-"] * 8]
     assert table.out.splitlines()[-1].startswith("no conclusion")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Count the groups added to the history, and send SIGINT after the number in "press after"."""
-    counts = {"groups": 0, "press after": 0}
-    add = History.add
+def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Count the measured items, and send SIGINT after the number in "press after"."""
+    counts = {"items": 0, "press after": 0}
+    append = run_file.append
 
-    def adds(history: History, run: int, group: ItemMeasurements) -> None:
-        counts["groups"] += 1
-        add(history, run, group)
-        if counts["groups"] == counts["press after"]:
+    def appending(path: Path, line: dict[str, Any]) -> None:
+        counts["items"] += "item" in line
+        append(path, line)
+        if "item" in line and counts["items"] == counts["press after"]:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(History, "add", adds)
+    monkeypatch.setattr(run_file, "append", appending)
     return counts
 
 
-def test_resume_after_ctrl_c_measures_only_the_rest(
-    capsys: Capture, args: tuple[str, ...], kept: Path, asked: dict[str, int]
+def test_continuing_after_ctrl_c_measures_only_the_rest(
+    capsys: Capture,
+    args: tuple[str, ...],
+    kept: Path,
+    suite: Path,
+    measured: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked["press after"] = 2
-    done = command(capsys, *args)
-    assert (done.code, done.err) == (130, "interrupted; `paceline bench resume 1` goes on\n")
+    measured["press after"] = 2
+    monkeypatch.chdir(suite.parent)
+    done = command(capsys, *[suite.name if arg == str(suite) else arg for arg in args])
+    assert (done.code, done.err) == (130, f"interrupted; `paceline bench --continue {kept}` goes on\n")
     assert "status    interrupted" in done.out
     shown = [line.split()[0] for line in done.out.splitlines() if line.startswith(METHODS)]
     assert shown[:3] == list(METHODS)
-    assert [(one["status"], len(one["results"])) for one in History(kept).runs()] == [("interrupted", 9)]
-    whole = command(capsys, "bench", "resume", "--history", kept, "--json").json
-    assert asked["groups"] == 6
-    assert (whole["run"], whole["status"]) == (1, "done")
-    fresh = command(capsys, *args, "--json").json
+    run = run_file.read(kept)
+    assert (run.status, len(run.results), len(run.groups)) == ("interrupted", 9, 2)
+    monkeypatch.chdir(kept.parent)
+    whole = command(capsys, "bench", "--continue", kept.name, "--json").json
+    assert measured["items"] == 6
+    assert (whole["file"], whole["status"]) == (str(kept), "done")
+    command(capsys, *args).refused(2, "is not empty: continue it (--continue), or name another file (-o)")
+    fresh = command(capsys, *args, "-o", kept.parent / "fresh.jsonl", "--json").json
     shape = ("system", "category", "lossless", "verdict", "items", "rounds", "n_tokens")
     assert [[result[name] for name in shape] for result in whole["results"]] == [
         [result[name] for name in shape] for result in fresh["results"]
     ]
+    whole["provenance"]["suite"] = fresh["provenance"]["suite"]  # as typed
     assert whole["provenance"] == fresh["provenance"]
-    command(capsys, "bench", "resume", "1", "--history", kept).refused(2, "run 1 is complete")
-    assert [one["status"] for one in History(kept).runs()] == ["done", "done"]
+    command(capsys, "bench", "--continue", kept).refused(2, "is complete: there is nothing left to measure")
 
 
-def test_failing_history_costs_no_measurement(
-    capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_full_disk_costs_no_measurement(
+    capsys: Capture, args: tuple[str, ...], kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise HistoryError("the disk is full")
+    append = run_file.append
 
-    monkeypatch.setattr(History, "add", full)
+    def full(path: Path, line: dict[str, Any]) -> None:
+        if "plan" not in line:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        append(path, line)
+
+    monkeypatch.setattr(run_file, "append", full)
     done = command(capsys, *args, "--json")
-    assert (done.code, done.err) == (0, "not kept to its end: the disk is full\n")
+    assert (done.code, done.err) == (0, f"{kept}: is incomplete (the disk is full)\n")
     assert {result["rounds"] for result in done.json["results"]} == {2}
 
 
@@ -186,7 +201,7 @@ def test_program_that_fails_is_reported_and_others_keep_their_speeds(
     assert defaults is not None
     monkeypatch.setitem(defaults, "timeout", 0.5)
     server = write_fake_server(tmp_path / "llama-server", "hangs")
-    done = command(capsys, *alone, "--peer", f"llama-server={server}", "--json")
+    done = command(capsys, *alone, "--baseline", f"llama-server={server}", "--json")
     assert done.code == 1
     assert done.err.startswith("paceline: llama-server lookup: failed: llama-server lookup ")
     assert done.err.count("said nothing for 0.5 s") == 2
@@ -205,8 +220,8 @@ def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, 
         tmp_path / "suite.jsonl", {"id": "a", "prompt": "def f(x):\n    return x\n\ndef g(x):"}
     )
     done = command(
-        capsys, "bench", "-t", "1", "--methods", "lookup", "--peer", "llama-server=xllamacpp", "-n", "16",
-        "--rounds", "1", "--suite", suite, "--history", kept, "--json",
+        capsys, "bench", "-t", "1", "--methods", "lookup", "--baseline", "llama-server=xllamacpp", "-n", "16",
+        "--rounds", "1", "--suite", suite, "-o", kept, "--json",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     systems = {result["system"]: result for result in done.json["results"]}
@@ -219,17 +234,15 @@ def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_resume_with_another_model_is_refused(
-    capsys: Capture, args: tuple[str, ...], kept: Path, asked: dict[str, int], tmp_path: Path
+def test_continuing_with_another_model_is_refused(
+    capsys: Capture, args: tuple[str, ...], kept: Path, measured: dict[str, int], tmp_path: Path
 ) -> None:
     model = write_llama(tmp_path / "changing.gguf")
-    asked["press after"] = 2
+    measured["press after"] = 2
     done = command(capsys, *args, "-m", model, "--methods", "model")
     assert done.code == 130
     write_llama(model, seed=1)
     file_fingerprint.cache_clear()  # as in a new process
     before = kept.read_bytes()
-    command(capsys, "bench", "resume", "--history", kept).refused(
-        2, "run 1 cannot go on, its target differed"
-    )
+    command(capsys, "bench", "--continue", kept).refused(2, "cannot go on, its target differed")
     assert kept.read_bytes() == before

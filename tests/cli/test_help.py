@@ -24,7 +24,7 @@ def help_of(capsys: Capture, *args: str, option: str = "--help") -> list[str]:
 
 
 COMMANDS = [
-    *([], ["run"], ["chat"], ["bench"], ["bench", "resume"], ["corpus"], ["corpus", "build"], ["replay"]),
+    *([], ["run"], ["chat"], ["bench"], ["corpus"], ["corpus", "build"], ["replay"]),
     *(["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["zoo", "inflate"], ["certify"], ["train"]),
 ]
 
@@ -81,7 +81,7 @@ def test_the_environment_sets_all_but_prompts_and_lists(name: str) -> None:
     command_ = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     unset = {param.opts[-1] for param in command_.params if not (param.envvar or param.multiple)}
     arguments = {"files", "rest", "prompt", "--help-all"}
-    assert unset <= arguments | {"--prompt", "--file", "--messages", "--prompts", "--no-history"}
+    assert unset <= arguments | {"--prompt", "--file", "--messages", "--prompts", "--out", "--continue"}
 
 
 def test_a_bad_value_of_the_environment_is_refused_by_its_name(capsys: Capture, models: Path) -> None:

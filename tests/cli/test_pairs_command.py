@@ -73,10 +73,9 @@ def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     curve = PassCosts.flat(0.001, per_row=0.0005)
     monkeypatch.setattr("paceline.profiling.pass_costs.measure", lambda *_, **__: curve)
     write_llama(folder / "strange.gguf", layers=1, arch="strange")
-    broken = tmp_path / "broken.jsonl"
-    broken.write_bytes(b"no database" * 100)
-    args = (folder / "target.gguf", "--measure", "--json", "--history", broken)
-    record = run(capsys, folder, *args).json
+    (tmp_path / "home" / "bench").mkdir(parents=True)
+    (tmp_path / "home" / "bench" / "broken.jsonl").write_bytes(b"no run" * 100)
+    record = run(capsys, folder, folder / "target.gguf", "--measure", "--json").json
     rows = {Path(row["reference"]).name: row for row in record["drafts"]}
     assert record["two_rows"] > 0
     for name in ("draft.gguf", "suffix, lookup"):
@@ -84,7 +83,7 @@ def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
         assert rows[name]["measured"]["speedup"] > 0
         assert rows[name]["break_even"] > 0
     assert len([note for note in record["notes"] if note.startswith("not measured: ")]) == 1
-    assert len([note for note in record["notes"] if "is damaged" in note]) == 1
+    assert len([note for note in record["notes"] if "is no run of" in note]) == 1
     again = run(capsys, folder, folder / "target.gguf", "--json").json
     assert again["two_rows"] == record["two_rows"]  # kept
 

@@ -118,7 +118,7 @@ def bench(capsys: Capture, target: Path, folder: Path, *args: str | Path) -> Don
     ]
     suite = folder / "suite.jsonl"
     suite.write_text("".join(json.dumps({"max_tokens": 6} | one) + "\n" for one in said))
-    exact = ("--cache-type", "f32", "-fa", "off", "-t", "1", "--rounds", "1", "--no-history")
+    exact = ("--cache-type", "f32", "-fa", "off", "-t", "1", "--rounds", "1")
     return command(capsys, "bench", "-m", target, "--methods", "lookup", "--suite", suite, *exact, *args)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench_records import drafted, failed, plain, record
+from paceline.bench.run_file import Status, StoredRun
 from paceline.doctor.draft_advice import Measured
 from paceline.doctor.draft_facts import available_memory, newest_result
 from paceline.hardware.gpus import Gpu
@@ -17,20 +19,18 @@ OURS, THEIRS = "a" * 64, "b" * 64
 FIXED = "model:policy=fixed"
 
 
-Run = dict[str, Any]
-
-
-def run(number: int, *results: Any, target: str = OURS, draft: str | None = THEIRS, **more: Any) -> Run:
-    said = record([plain(), *results])
-    provenance = said["provenance"] | {"target": {"fingerprint": target}}
+def run(
+    number: int, *results: Any, target: str = OURS, draft: str | None = THEIRS, status: Status = "done"
+) -> StoredRun:
+    stored = record([plain(), *results])
+    provenance = stored["provenance"] | {"target": {"fingerprint": target}}
     provenance["draft"] = None if draft is None else {"fingerprint": draft}
-    provenance |= more.pop("known", {})
-    known = {"id": number, "status": "done", "plan": {}, "provenance": provenance}
-    return known | {"results": said["results"]} | more
+    started = f"2026-11-0{number}T12:00:00"
+    return StoredRun(Path("run"), started, "", {}, provenance, status, stored["results"], [])
 
 
 def found(
-    *runs: Run, task: str = "any", drafter: str = "model", draft: str | None = THEIRS
+    *runs: StoredRun, task: str = "any", drafter: str = "model", draft: str | None = THEIRS
 ) -> Measured | None:
     return newest_result(runs, OURS, draft, tuple(drafter.split("|")), task, HERE)
 
@@ -44,7 +44,7 @@ def test_the_speed_of_the_newest_run_of_the_pair() -> None:
     old, new = (run(n, drafted("model", (gain, 0.9, 2.2))) for n, gain in ((1, 1.5), (2, 1.25)))
     past = found(new, old)
     assert past is not None
-    assert (past.source, past.low, past.speedup, past.high) == ("bench 2", 0.9, 1.25, 2.2)
+    assert (past.source, past.low, past.speedup, past.high) == ("bench of 2026-11-02", 0.9, 1.25, 2.2)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_speed_of_the_newest_run_of_the_pair() -> None:
         run(1, drafted("model:mystery=1", (2, 1, 3))),
     ],
 )
-def test_what_is_of_something_else_says_nothing(other: Run) -> None:
+def test_what_is_of_something_else_says_nothing(other: StoredRun) -> None:
     assert found(other) is None
     kept = run(2, drafted("model", (1.5, 1, 3)))
     assert speed(found(other, kept)) == 1.5

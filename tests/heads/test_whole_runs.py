@@ -146,9 +146,7 @@ def test_a_bench_measures_heads(
     suite = tmp_path / "suite.jsonl"
     suite.write_text(json.dumps({"id": "a", "category": "b", "prompt": PROMPTS[2], "max_tokens": 12}))
     given = ("--methods", f"plain,{drafter}:p_min=0", "--suite", suite, "-t", "1", "-c", "256")
-    done = command(
-        capsys, "bench", "-m", file, "-md", draft, *given, "--items", "1", "--no-history", "--json"
-    )
+    done = command(capsys, "bench", "-m", file, "-md", draft, *given, "--items", "1", "--json")
     found = {result["system"]: result for result in done.json["results"]}[f"{drafter}:p_min=0"]
     assert (done.code, found["lossless"]) == (0, True)
     assert found["acceptance_length"] >= 1.0

@@ -20,6 +20,7 @@ def test_a_bench_is_a_header_a_table_and_a_conclusion() -> None:
         "engine    paceline 0.4.0, llama-cpp-python 0.3.36",
         "machine   A processor, Linux x86_64, threads 2, no flash attention",
         "suite     code, 8 items, 5 rounds, temperature 0",
+        "file      run.jsonl",
         "",
         "                                        accept.  accept.  TTFT  TPOT  draft",
         "method         t/s             speedup     rate   length    ms    ms      %  memory      lossless",
@@ -28,25 +29,24 @@ def test_a_bench_is_a_header_a_table_and_a_conclusion() -> None:
         "suffix           -                   -        -        -     -     -      -       -  NOT LOSSLESS",
         "",
         "suffix: NOT LOSSLESS: code/3 from token 17 on",
-        "fastest: lookup, 2.00x [1.90, 2.10] plain decoding",
+        "fastest: lookup 2.00x [1.90, 2.10] plain decoding",
     ]
 
 
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
+        ([(0.8, 0.7, 0.9)], "no gain: plain decoding is fastest here; next is a 0.80x [0.70, 0.90]"),
         (
-            [(0.8, 0.7, 0.9)],
-            "no gain: plain decoding is fastest here; next is a, 0.80x [0.70, 0.90] plain decoding",
+            [(0.51, 0.5, 0.6), (0.71, 0.4, 1.2)],
+            "no clear gain; undecided: b 0.71x [0.40, 1.20]; slower: a 0.51x [0.50, 0.60]",
         ),
+        ([(1.1, 0.9, 1.3)], "no clear gain; undecided: a 1.10x [0.90, 1.30]"),
+        ([(1.5, 1.4, 1.6), (1.2, 1.1, 1.3)], "fastest: a 1.50x [1.40, 1.60] plain decoding"),
+        # A higher speedup that chance explains is no gain, and hides none.
         (
-            [(0.8, 0.7, 0.9), (1.1, 0.9, 1.3)],
-            "no clear difference from plain decoding; highest is b, 1.10x [0.90, 1.30] plain decoding",
-        ),
-        ([(1.5, 1.4, 1.6), (1.2, 1.1, 1.3)], "fastest: a, 1.50x [1.40, 1.60] plain decoding"),
-        (
-            [(1.5, 1.4, 1.6), (1.6, 1.5, 1.7), (1.3, 1.2, 1.4)],
-            "fastest: b, 1.60x [1.50, 1.70] plain decoding; no clear difference from a",
+            [(1.2, 1.1, 1.3), (1.3, 0.7, 2.0), (0.7, 0.6, 0.8)],
+            "fastest: a 1.20x [1.10, 1.30] plain decoding; no clear difference from b 1.30x [0.70, 2.00]",
         ),
         ([], "no conclusion: no system beside plain decoding has a speed"),
     ],

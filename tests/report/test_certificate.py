@@ -15,6 +15,7 @@ Record = dict[str, Any]
 MODEL = {
     "name": "Qwen2.5 Coder 7B Instruct",
     "description": "qwen2 7B Q4_K - Medium",
+    "size": 4_700_000_000,
     "fingerprint": "0123456789abcdef" * 4,
 }
 
@@ -110,8 +111,8 @@ ALL = ("greedy", "sampled", "state", "log-probabilities")
 def test_what_is_certified_is_told_line_by_line() -> None:
     assert lines(a_record()) == [
         "losslessness certificate, paceline 0.1.0, llama-cpp-python 0.3.36",
-        "target    Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
-        "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
+        "target    Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), 4.7 GB, fingerprint 0123456789abcdef",
+        "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), 4.7 GB, fingerprint 0123456789abcdef",
         "drafting  lookup,model by p_min, n_draft 7, width 1, draft_temp 0.8, verify traversal, threads 16",
         "greedy    8 prompts, 16,384 tokens (12,000 of 14,400 drafted tokens accepted): 8 identical",
         "sampled   16,000 runs (9,000 of 40,000 drafted tokens accepted): p 0.012 (limit 4e-05): passed",

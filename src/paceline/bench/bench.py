@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.bench import systems
-from paceline.bench.history import History, Status
+from paceline.bench import run_file, systems
 from paceline.bench.method import PLAIN, check_draft, parse_all
 from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.plan import BenchPlan
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import Recorder
+from paceline.bench.run_file import Status, StoredRun
 from paceline.bench.runner import Runner, Tick, Watch
 from paceline.bench.suites.workload import Item, filter_size, interleaved, length, load, sample_items
 from paceline.bench.summary import BenchResult, summarize
@@ -26,7 +27,7 @@ from paceline.bench.system import ItemMeasurements
 from paceline.models.headers.header import facts_or_note
 from paceline.plan import model_files
 from paceline.settings import AUTO, Drafting
-from paceline.speculative.errors import HistoryError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.storage.corpora import Corpora
 
 LONG_ITEM_CHARACTERS = 12_000  # an item of this length needs a longer context
@@ -39,33 +40,28 @@ GATE_TIME_SHARE = 1 / 3  # of a time limit, for the gate of a sampled bench
 @dataclass
 class BenchRecord:
     """The results of a bench.
-    run: its number in the history. skipped: reasons of items that were not measured. reading: tokens and
-    seconds of prefills. lost: error of a failed write to the history."""
+    file: of the run, if it has begun. skipped: reasons of items that were not measured. reading: tokens and
+    seconds of prefills. lost: error of a failed write to the file."""
 
     plan: BenchPlan
     provenance: dict[str, Any] = field(default_factory=dict)
     status: Status = "running"
-    run: int | None = None
+    file: Path | None = None
     results: list[BenchResult] = field(default_factory=list)
     groups: list[ItemMeasurements] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     reading: list[tuple[int, float]] = field(default_factory=list)
     lost: str = ""
 
-    @property
-    def prompt_speed(self) -> float | None:
-        """Tokens/s of prefill."""
-        seconds = sum(took for _, took in self.reading)
-        return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
-
     def as_dict(self) -> dict[str, Any]:
+        n, seconds = sum(n for n, _ in self.reading), sum(took for _, took in self.reading)
         return {
-            "run": self.run,
+            "file": None if self.file is None else str(self.file),
             "status": self.status,
             "plan": self.plan.as_dict(),
             "results": [asdict(result) for result in self.results],
             "skipped": self.skipped,
-            "prompt_speed": self.prompt_speed,
+            "prompt_speed": n / seconds if seconds > 0 else None,  # tokens/s of prefills
             "measurements": [
                 {"round": group.round, "item": group.item, "category": group.category} | measurement
                 for group in self.groups
@@ -81,22 +77,25 @@ def unwatched(_: Mapping[str, int]) -> AbstractContextManager[Tick]:
 
 class Bench:
     """A bench from its plan to its record.
-    history: stores measurements as they come. run: a stored run to continue. watch: called with the amount of
-    work of each phase. recorder: records the plain answers. Raises UsageError for a plan that cannot be run
-    and PeerError for a missing program, before anything is loaded."""
+    file: a new file for the measurements. stored: a run to continue in its file. watch: called with the
+    amount of work of each phase. recorder: records the plain answers. Raises UsageError for a plan that
+    cannot be run and BaselineError for a missing program, before anything is loaded."""
 
     def __init__(
         self,
         plan: BenchPlan,
         *,
-        history: History | None = None,
-        run: int | None = None,
+        file: Path | None = None,
+        stored: StoredRun | None = None,
         watch: Watch = unwatched,
         recorder: Recorder | None = None,
     ) -> None:
-        self._watch, self._recorder, self._history = watch, recorder, history
+        self._watch, self._recorder = watch, recorder
+        self._file, self._stored = file, stored
+        if file is not None:
+            run_file.require_new(file)
         self._methods = parse_all(plan.methods, plan.drafting)
-        self._peers = systems.parse(plan.peers)
+        self._baselines = systems.parse(plan.baselines)
         Corpora.find(plan.models.corpora)  # raises for a name that is none
         used = [name for method in self._methods for name in method.drafting.drafters]
         self._target, self._draft = model_files(plan.models.target, plan.models.draft, used)
@@ -106,16 +105,17 @@ class Bench:
         self._facts = facts = facts_or_note(self._target, lambda _: None)
         suite = plan.suite or ("real" if facts is not None and facts.chat_template else "toy")
         self._plan = plan = replace(plan, suite=suite)
-        self.record = BenchRecord(plan, run=run)
+        self.record = BenchRecord(plan)
         self._every = load(plan.suite)
 
     def measure(self) -> BenchRecord:
         """Run the bench and return its record, after Ctrl-C with the results so far."""
         with ExitStack() as stack:
             self._measure(stack)
-        if self.record.results:
-            self._keep(History.finish, self.record.status, self.record.results)
-        return self.record
+        record = self.record
+        if record.results:
+            self._append({"status": record.status, "results": [asdict(result) for result in record.results]})
+        return record
 
     def _measure(self, stack: ExitStack) -> None:
         plan, record = self._plan, self.record
@@ -129,10 +129,7 @@ class Bench:
             models = LoadedModels(options, self._draft, keep_prompts=plan.keep_prompts)
             stack.enter_context(models)
             items = self._items(models)
-            prompts = RequestBuilder(
-                models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
-                sampling=plan.sampling, seed=plan.seed,
-            )  # fmt: skip
+            prompts = RequestBuilder(models.plain, n=plan.n or None, sampling=plan.sampling, seed=plan.seed)
             if self._recorder is not None:
                 self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
             turns = Runner(models, self._methods[0], prompts, self._watch)
@@ -142,17 +139,15 @@ class Bench:
             target = models.plain.target
             actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
             given = asdict(engine)
-            systems.join(
-                turns.entries, self._peers, self._methods, self._target, self._draft, given | actual,
-                samples=not plan.sampling.greedy,
-            )  # fmt: skip
+            files = self._target, self._draft
+            systems.join(turns.entries, self._baselines, self._methods, *files, given | actual)
             self._begin(turns, given)
             start, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:
                 items = turns.check(items, plan.sampling, plan.seed, start + GATE_TIME_SHARE * seconds)
             for group in turns.rounds(items, plan.rounds, list(record.groups), start + seconds):
                 record.groups.append(group)
-                self._keep(History.add, group)
+                self._append(asdict(group))
             if self._recorder is not None:
                 turns.record(self._recorder, items)
             record.status = "done"
@@ -165,15 +160,14 @@ class Bench:
                 # With cached prompts the time to the first token means nothing.
                 record.results = [replace(one, ttft=None) if plan.keep_prompts else one for one in results]
 
-    def _keep(self, write: Callable[..., None], *what: object) -> None:
-        """Write to the history. A write error is reported in the record and does not end the bench."""
-        if self._history is None:
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Write to the file. A write error is reported in the record and does not end the bench."""
+        if self.record.file is None or self.record.lost:
             return
         try:
-            write(self._history, self.record.run, *what)
-        except HistoryError as error:
-            self._history = None
-            self.record.lost = str(error)
+            run_file.append(self.record.file, line)
+        except OSError as error:
+            self.record.lost = error.strerror or str(error)
 
     def _context(self) -> int:
         """Return a context length for the suite's longest prompts; 0 leaves it to the model."""
@@ -200,19 +194,20 @@ class Bench:
 
     def _begin(self, turns: Runner, given: Mapping[str, Any]) -> None:
         """Start a run, or continue one that was measured under the same conditions."""
-        record, plan, history = self.record, self._plan, self._history
+        record, plan, stored = self.record, self._plan, self._stored
         text = json.dumps([asdict(item) for item in self._every], sort_keys=True)
-        request = {name: getattr(plan, name) for name in ("size", "items", "n", "ignore_eos", "seed")}
+        request = {name: getattr(plan, name) for name in ("size", "items", "n", "seed")}
         # Two suites may share a name.
         request |= {"questions": hashlib.sha256(text.encode()).hexdigest()[:16], **asdict(plan.sampling)}
         engine = {n: given.get(n) for n in ("flash_attention", "cache_type", "gpu_layers", "kernels")}
-        details = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
+        details = {"suite": plan.suite, "engine_settings": engine, "baselines": turns.baselines}
         record.provenance = provenance(turns.llm, request) | details
-        if history is not None and record.run is None:
-            record.run = history.begin(plan.as_dict(), record.provenance)
-        elif history is not None and record.run is not None:
-            earlier, now = history.run(record.run)["provenance"], json.loads(json.dumps(record.provenance))
-            if unlike := [name for name in now if now[name] != earlier.get(name)]:
+        if stored is not None:
+            now = json.loads(json.dumps(record.provenance))
+            if unlike := [name for name in now if now[name] != stored.provenance.get(name)]:
                 fields = ", ".join(unlike)
-                raise UsageError(f"run {record.run} cannot go on, its {fields} differed: measure anew")
-            record.groups = history.groups(record.run)
+                raise UsageError(f"{stored.path}: cannot go on, its {fields} differed: measure anew")
+            record.file, record.groups = stored.path, stored.groups
+        elif self._file is not None:
+            run_file.begin(self._file, plan.as_dict(), record.provenance)
+            record.file = self._file

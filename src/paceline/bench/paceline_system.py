@@ -115,7 +115,7 @@ class PacelineSystem(System):
         with llm.engine.run_batch() as run:
             request = GenerationRequest(
                 prompt=ask.tokens, max_tokens=ask.max_tokens, sampling=ask.sampling, seed=ask.seed,
-                ignore_eos=ask.ignore_eos, remember=False,
+                ignore_eos=True, remember=False,
             )  # fmt: skip
             handle = run.add(request)
             run.begin()

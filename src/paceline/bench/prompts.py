@@ -15,10 +15,9 @@ from paceline.text.messages import Message
 class RequestBuilder:
     """Converts items to requests to one target. n: maximum tokens of each; None uses the item's."""
 
-    def __init__(self, llm: LLM, *, n: int | None, ignore_eos: bool, sampling: Sampling, seed: int) -> None:
+    def __init__(self, llm: LLM, *, n: int | None, sampling: Sampling, seed: int) -> None:
         self._llm = llm
-        self._n, self._ignore_eos = n, ignore_eos
-        self._sampling, self._seed = sampling, seed
+        self._n, self._sampling, self._seed = n, sampling, seed
 
     def ask(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
         """Return the request of `item`. answers: by id of earlier items. Raises UsageError if too long."""
@@ -28,7 +27,7 @@ class RequestBuilder:
             why = f"{len(tokens):,} tokens and {n:,} more do not fit the context of {target.caps.n_ctx:,}"
             raise UsageError(f"item {item.id}: its {why}: ask for a larger one (-c) or for fewer tokens (-n)")
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
-        return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
+        return BenchRequest(text, tuple(tokens), n, self._seed + item.seed, self._sampling)
 
 
 def fill_messages(item: Item, answers: Mapping[str, str]) -> list[Message]:

@@ -52,10 +52,6 @@ class Runner:
             raise UsageError(f"nothing to ask: {why}")
         self._models.memory = self._models.memory or resident()
 
-    def answer_plain(self, items: Sequence[Item]) -> list[Item]:
-        """Answer all items plainly, and return those that have a request."""
-        return [item for item in items if self._ask(item)]
-
     def add(self, methods: Sequence[Method]) -> None:
         for method in methods:
             system = PacelineSystem(method, self._models)
@@ -71,7 +67,7 @@ class Runner:
         return max((system.llm for system in self._ours[::-1]), key=lambda llm: llm.draft is not None)
 
     @property
-    def peers(self) -> dict[str, str]:
+    def baselines(self) -> dict[str, str]:
         """Other programs, with their version if they report it."""
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
@@ -217,7 +213,7 @@ class Runner:
                 llm, item = self._models.plain, by_id[id_]
                 if recorder.adding:
                     llm.target.forget()
-                    length = {"max_tokens": ask.max_tokens, "ignore_eos": ask.ignore_eos}
+                    length = {"max_tokens": ask.max_tokens, "ignore_eos": True}
                     settings: dict[str, Any] = vars(ask.sampling) | length
                     answer = llm.generate(ask.tokens, plain=True, seed=ask.seed, **settings)
                     recorder.add(

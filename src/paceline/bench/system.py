@@ -13,14 +13,13 @@ Measurement = dict[str, Any]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A request. tokens: the prompt. prompt: its text, for programs without token input. ignore_eos: always
-    decode max_tokens."""
+    """A request for exactly max_tokens, also after the end of a text.
+    tokens: the prompt. prompt: its text, for programs without token input."""
 
     prompt: str
     tokens: tuple[int, ...]
     max_tokens: int
     seed: int = 0
-    ignore_eos: bool = True
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -56,7 +55,7 @@ class System(Protocol):
     name: str
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer a request with an empty cache. Raises PeerError if the program fails."""
+        """Answer a request with an empty cache. Raises BaselineError if the program fails."""
 
     def memory(self) -> int | None:
         """Return the bytes of memory that answering takes; None if unknown."""
@@ -67,15 +66,12 @@ class System(Protocol):
         return
 
 
-MEASURES = (
-    "n_tokens", "first", "steps", "drafted", "accepted", "rejected", "draft_seconds", "decode_seconds",
-    "own_speed",
-)  # fmt: skip
+NOT_STORED = {"text", "tokens", "n_prompt", "seconds", "decoded", "decoding"}
 
 
 def measurement(system: str, answer: BenchAnswer) -> Measurement:
     """Return the measurement of an answer, with the names of `BenchAnswer`. tokens, seconds: of decoding."""
-    values = {name: getattr(answer, name) for name in MEASURES}
+    values = {name: value for name, value in vars(answer).items() if name not in NOT_STORED}
     return {"system": system, "tokens": answer.decoded, "seconds": answer.decoding, **values}
 
 

@@ -17,17 +17,14 @@ PLAIN, LOOKUP, MODEL, MTP = ("none",), ("lookup",), ("model",), ("mtp",)
 # Drafters of each kind of program.
 BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-server": (PLAIN, LOOKUP, MODEL, LOOKUP + MODEL, MODEL + LOOKUP, MTP, LOOKUP + MTP, MTP + LOOKUP),
-    "llama-speculative": (MODEL,),
-    "llama-speculative-simple": (MODEL,),
-    "llama-lookup": (LOOKUP,),
     "transformers": (PLAIN, LOOKUP, MODEL),
     "openai": (PLAIN,),
 }
 
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Parse KIND or KIND=WHERE, each as (kind, where). Raises PeerError for a missing program."""
-    from paceline.bench.baselines.llama_server import find_program, find_server
+    """Parse KIND or KIND=WHERE, each as (kind, where). Raises BaselineError for a missing program."""
+    from paceline.bench.baselines.llama_server import find_server
 
     out: list[tuple[str, str]] = []
     for text in texts:
@@ -38,34 +35,28 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
         elif (kind, where) == ("openai", ""):
             why = "give its address, as in openai=http://127.0.0.1:8000"
         if why:
-            raise UsageError(f"--peer {text}: {why}")
+            raise UsageError(f"--baseline {text}: {why}")
         if kind == "llama-server":
             find_server(where or None)
-        elif kind.startswith("llama-"):
-            find_program(where or kind)
         out.append((kind, where))
     return out
 
 
 def join(
     entries: list[Contestant], given: Sequence[tuple[str, str]], methods: Sequence[Method], target: Path,
-    draft: Path | None, engine: Mapping[str, Any], *, samples: bool = False,
+    draft: Path | None, engine: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """Start the programs and append them to `entries`, whose owner closes them.
-    engine: settings of the target. samples: requests have a temperature. A program's drafted output
-    must repeat its own plain output, if it has one; whether that equals the target's is reported."""
+    engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
+    one; whether that equals the target's is reported."""
     kinds = [kind for kind, _ in given]
     for kind, where in given:
         label = kind if kinds.count(kind) == 1 else f"{kind}={where}".rstrip("=")
-        supported = [method for method in methods if method.drafting.drafters in BASELINES[kind]]
-        if not supported:
-            names = ", ".join(method.name for method in methods)
-            raise UsageError(f"--peer {kind}: has none of the methods {names}")
         reference = entries[0]
-        for method in supported:
+        for method in (method for method in methods if method.drafting.drafters in BASELINES[kind]):
             name = label if method.plain else f"{label} {method.name}"
             used = draft if method.needs_draft else None
-            system = start(kind, where, name, method.drafting, target, used, engine, samples=samples)
+            system = start(kind, where, name, method.drafting, target, used, engine)
             budget = None if method.plain else method.drafting.budget
             own_plain = method.plain and kind != "openai"
             entries.append(Contestant(system, budget, reference, other_program_plain=own_plain))
@@ -75,7 +66,7 @@ def join(
 
 def start(
     kind: str, where: str, name: str, drafting: Drafting, target: Path, draft: Path | None,
-    engine: Mapping[str, Any], *, samples: bool,
+    engine: Mapping[str, Any],
 ) -> System:  # fmt: skip
     """Start a program for one method. where: the text after `=`."""
     if kind == "openai":
@@ -88,13 +79,8 @@ def start(
         from paceline.bench.baselines.hf import Transformers
 
         return Transformers(target, draft, drafting=drafting.drafters[0], **settings)
+    from paceline.bench.baselines.llama_server import LlamaServer, find_server
+
     settings |= {name: engine[name] for name in ("n_ctx", "flash_attention", "cache_type", "gpu_layers")}
-    if kind == "llama-server":
-        from paceline.bench.baselines.llama_server import LlamaServer, find_server
-
-        command = find_server(where or None)
-        method = ",".join(drafting.drafters)
-        return LlamaServer(command, target, draft, method=method, samples=samples, **settings)
-    from paceline.bench.baselines.llama_cli import LlamaProgram
-
-    return LlamaProgram(kind, where or None, target, draft, **settings)
+    method = ",".join(drafting.drafters)
+    return LlamaServer(find_server(where or None), target, draft, method=method, **settings)

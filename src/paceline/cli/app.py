@@ -44,6 +44,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     run.run: "Complete a prompt.",
     chat.chat: "Talk with a model.",
     certify.certify: "Check that drafting changes nothing.",
+    bench.bench: "Measure methods and other systems.",
     replay.replay: "Score drafters on recorded requests.",
     pairs.check: "Check whether a draft fits.",
     pairs.pairs: "Find models, and drafts for one.",
@@ -57,7 +58,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
-for _name, _group in {"bench": bench, "corpus": corpus, "views": views, "zoo": zoo}.items():
+for _name, _group in {"corpus": corpus, "views": views, "zoo": zoo}.items():
     app.add_typer(_group.app, name=_name)
 
 

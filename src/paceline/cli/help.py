@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 LAST = "Options"
 ALL = "help_all"
@@ -15,9 +15,9 @@ _COMMON = """\
 --file --system --messages --model --model-draft --ctx-size --threads --gpu-layers --n-predict --temp --seed
 --json-schema --draft --policy --cross-vocab --corpus --remember --compare --stats --json --help --help-all
 --host --port --api-key-file --alias --engine --sessions --queue --timeout --replicas --methods --suite
---minutes --full --items --peer --prompts --samples --limit --cost-curve --chat-template --data --epochs
+--minutes --full --items --baseline --prompts --samples --limit --cost-curve --chat-template --data --epochs
 --out --experts --max-rise --shares --min-agreement --context-lengths --refresh --task --measure --folder
---history --tries"""
+--continue --tries"""
 COMMON = frozenset(_COMMON.split())
 EXAMPLES = {
     "run": (
@@ -50,9 +50,11 @@ HelpAll = Annotated[
 ]
 
 
-class _Panels:
+class GroupedCommand(TyperCommand):
+    """A command with grouped options in --help."""
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # a mixin
+        pieces: list[str] = super().collect_usage_pieces(ctx)
         return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -61,7 +63,7 @@ class _Panels:
                 formatter.write("".join(f"  {line}\n" for line in lines))
         short, n_hidden = self._short(ctx), 0
         panels: dict[str, list[tuple[str, str]]] = {}
-        for param in sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST):  # type: ignore[attr-defined]
+        for param in sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST):
             if (record := param.get_help_record(ctx)) is None:  # hidden
                 continue
             if short and param.param_type_name == "option" and not COMMON & {*param.opts}:
@@ -79,22 +81,10 @@ class _Panels:
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         if not self._short(ctx):
-            super().format_epilog(ctx, formatter)  # type: ignore[misc]
+            super().format_epilog(ctx, formatter)
 
     def _short(self, ctx: Any) -> bool:
-        return ALL not in ctx.meta and any(param.name == ALL for param in self.params)  # type: ignore[attr-defined]
-
-
-class GroupedCommand(_Panels, TyperCommand):
-    """A command with grouped options in --help."""
-
-
-class GroupedGroup(_Panels, TyperGroup):
-    """A command with subcommands that can also run by itself."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        super().format_options(ctx, formatter)
-        self.format_commands(ctx, formatter)
+        return ALL not in ctx.meta and any(param.name == ALL for param in self.params)
 
 
 def _panel(param: Any) -> str:

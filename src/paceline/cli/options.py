@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,7 +97,6 @@ Seed = Annotated[int | None, option(SAMPLING, "--seed", "N", "Seed. Default: ran
 Corpora = Annotated[list[str] | None, option(DRAFTING, "--corpus", "NAME", "Draft from corpora.", env=False)]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
 Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]
-HistoryFile = Annotated[Path | None, option(OUTPUT, "--history", "FILE", "The file of measurements.")]
 
 
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:

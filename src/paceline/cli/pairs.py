@@ -48,7 +48,6 @@ def pairs(
     folders: Annotated[
         list[Path] | None, option(ADVICE, "--folder", "DIR", "Look for models here, too.", env=False)
     ] = None,
-    history: options.HistoryFile = None,
     setup: Any,
     as_json: options.AsJson = False,
 ) -> int:
@@ -82,7 +81,7 @@ def pairs(
         n_ctx = engine.n_ctx or min(facts.n_ctx or MAX_CONTEXT, MAX_CONTEXT)
         wanted = AdviceRequest(task, n_ctx, engine.cache_type)
         n_measured = MEASURED_DRAFTS if measure else 0
-        advice = _advise(facts, candidates, wanted, engine, history, n_measured, notes.setdefault, interrupts)
+        advice = _advise(facts, candidates, wanted, engine, n_measured, notes.setdefault, interrupts)
     advice["target"]["reference"] = target
     advice["kinds"] = what_fits(header_traits(resolved(str(target))))
     _print(advice, list(notes), as_json)
@@ -164,13 +163,11 @@ def _advise(
     candidates: Sequence[DraftCandidate],
     request: AdviceRequest,
     engine: EngineOptions,
-    history: Path | None,
     n_measured: int,
     note: Note,
     interrupts: Interrupts,
 ) -> dict[str, Any]:
     """Rank the candidates. n_measured: the number of candidates to measure first."""
-    from paceline.bench.history import default_path
     from paceline.cli.progress import progress
     from paceline.doctor.draft_advice import MODEL, MTP, advise
     from paceline.doctor.draft_facts import known, measure
@@ -178,7 +175,7 @@ def _advise(
 
     def ranked(now: dict[Path | None, Measured] | None = None) -> dict[str, Any]:
         settings = asdict(engine) | {"kernels": engine.kernels == AUTO}
-        facts = known(target, request, settings, history=history or default_path(), note=note, now=now)
+        facts = known(target, request, settings, note=note, now=now)
         return advise(target, candidates, request, facts, known_drafts(target))
 
     advice = ranked()

@@ -41,7 +41,7 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     **dict.fromkeys(MODELS, _names("models.stores.inventory", "installed_names")),
     "--draft": _separated(_names("drafter_table", "DRAFTERS"), ","),
     "--methods": _separated(_names("drafter_table", "DRAFTERS"), ",+"),
-    "--suite": _separated(_names("bench.suites.workload", "GROUPS", "known_suites"), ","),
+    "--suite": _separated(_names("bench.suites.workload", "GROUPS", "SUITES"), ","),
     "--corpus": _names("storage.corpora", "names"),
     "--policy": _names("settings", "POLICIES"),
     "--verify": _names("settings", "VERIFY"),

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.backends.registry import BackendSpec
+from paceline.bench import run_file
 from paceline.bench.method import parse
+from paceline.bench.run_file import StoredRun
 from paceline.doctor import draft_advice
 from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured, MeasuredFacts
 from paceline.hardware.probe import read_memory
@@ -16,13 +18,13 @@ from paceline.models.headers.facts import ModelFacts
 from paceline.models.names import MTP_VIEW, is_view
 from paceline.profiling.pass_costs import known_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
-from paceline.speculative.errors import HistoryError, PacelineError, UsageError
+from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
 from paceline.speculative.sampling import Sampling
 from paceline.system.identity import cpu_name, file_fingerprint
 
-MAX_RUNS = 200  # of the history, the newest
+MAX_RUNS = 200  # of `paceline bench`, the newest
 N_ITEMS, N_TOKENS = 3, 96  # of a short run
 MAX_PROMPT_CHARACTERS = 1200
 CATEGORIES = {"math": ("maths",), "summary": ("grounded",)}  # further categories of suites by task
@@ -35,14 +37,13 @@ def known(
     request: AdviceRequest,
     settings: Mapping[str, Any],
     *,
-    history: Path,
     note: Note,
     now: Mapping[Path | None, Measured] | None = None,
 ) -> MeasuredFacts:
     """Return the facts measured on this machine.
-    settings: of the backend. history: the file of benches, which need not exist. note: called about an
-    unreadable history. now: results of this command, by the draft's path."""
-    runs = _runs(history, note)
+    settings: of the backend. note: called about unreadable runs of `paceline bench`. now: results of this
+    command, by the draft's path."""
+    runs = _runs(note)
     machine = {"processor": cpu_name(), "threads": settings["threads"]}
 
     def costs(draft: ModelFacts | None) -> DecodingCosts | None:
@@ -70,17 +71,15 @@ def known(
     return MeasuredFacts(costs, measured, available_memory(gpus=bool(settings["gpu_layers"])))
 
 
-def _runs(path: Path, note: Note) -> list[dict[str, Any]]:
-    """Return the newest runs of a history, which is not created."""
-    if not path.is_file():
-        return []
-    from paceline.bench.history import History
-
-    try:
-        return History(path).runs()[:MAX_RUNS]
-    except HistoryError as error:
-        note(str(error))
-        return []
+def _runs(note: Note) -> list[StoredRun]:
+    """Return the newest runs of `paceline bench`."""
+    runs = []
+    for path in sorted(run_file.folder().glob("*.jsonl"), reverse=True)[:MAX_RUNS]:
+        try:
+            runs.append(run_file.read(path))
+        except UsageError as error:
+            note(str(error))
+    return runs
 
 
 def measure(
@@ -126,7 +125,7 @@ def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
     seconds = dict.fromkeys((True, False), 0.0)
     accepted = rejected = 0
     with load_options(options) as llm:
-        prompts = RequestBuilder(llm, n=N_TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
+        prompts = RequestBuilder(llm, n=N_TOKENS, sampling=Sampling(), seed=0)
         for item in workload.sample_items(items, N_ITEMS):
             tokens = prompts.ask(item, {}).tokens
             for plain in (True, False):
@@ -155,7 +154,7 @@ def available_memory(*, gpus: bool = False) -> int:
 
 
 def newest_result(
-    runs: Iterable[Mapping[str, Any]],
+    runs: Iterable[StoredRun],
     target: str,
     draft: str | None,
     drafters: tuple[str, ...],
@@ -173,15 +172,15 @@ def newest_result(
     # A suite of one task has no result for all tasks.
     categories = ("",) if task == draft_advice.ANY_TASK else (task, *CATEGORIES.get(task, ()))
     for run in runs:
-        made = run["provenance"]
-        if run["status"] != "done" or fingerprint(made, "target") != target:
+        made = run.provenance
+        if run.status != "done" or fingerprint(made, "target") != target:
             continue
         here = {"processor": (made.get("machine") or {}).get("processor"), "threads": made.get("threads")}
         if here != machine or (draft is not None and fingerprint(made, "draft") != draft):
             continue
         results = [
             _measured(run, result)
-            for result in run["results"]
+            for result in run.results
             if result["system"].partition(":")[0] in drafters
             and result["lossless"]
             and result["category"] in categories
@@ -191,12 +190,14 @@ def newest_result(
     return None
 
 
-def _measured(run: Mapping[str, Any], result: Mapping[str, Any]) -> Measured | None:
+def _measured(run: StoredRun, result: Mapping[str, Any]) -> Measured | None:
     try:
-        drafting = parse(result["system"], run["plan"].get("drafting", {})).drafting
+        drafting = parse(result["system"], run.plan.get("drafting", {})).drafting
     except (PacelineError, TypeError):  # of another version
         return None
     gain = result["speedup"]
     if gain is None or (gain["value"] < 1.0 and drafting.policy != "rate"):
         return None  # the loss of a policy that always drafts says nothing about one that can decline
-    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run['id']}")
+    return Measured(
+        gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench of {run.started[:10]}"
+    )

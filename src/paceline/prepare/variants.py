@@ -40,7 +40,7 @@ def short_items(suite: str, n_items: int) -> list[workload.Item]:
 
 def tokenise_prompts(llm: Any, items: Sequence[workload.Item], n: int) -> Iterator[list[int]]:
     """Yield the tokens of each item's prompt, which must leave room for n more."""
-    prompts = RequestBuilder(llm, n=n, ignore_eos=True, sampling=Sampling(), seed=0)
+    prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
     for item in items:
         yield list(prompts.ask(item, {}).tokens)
 

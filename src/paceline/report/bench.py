@@ -40,6 +40,7 @@ def header(record: Record) -> list[tuple[str, str]]:
     stopped = record.get("status", "done") != "done"
     status = [f"{record['status']}: what was measured until then"] if stopped else []
     lines = [*models, ("engine", programs), ("machine", where), ("suite", what), ("status", status)]
+    lines += [("file", [printable(record["file"])])] if record.get("file") else []
     return [(name, ", ".join(parts)) for name, parts in lines if parts]
 
 
@@ -57,20 +58,27 @@ def overall(results: Sequence[Record]) -> list[Record]:
 
 def conclusion(record: Record) -> str:
     """Return the line that names the fastest system, by the confidence intervals."""
-    drafted = filter(_drafts, overall(record["results"]))
-    best = max(drafted, key=lambda result: result["speedup"]["value"], default=None)
-    if best is None:
+    drafted = [result for result in overall(record["results"]) if _drafts(result)]
+    if not drafted:
         return "no conclusion: no system beside plain decoding has a speed"
-    message = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
-    if best["items"] < MIN_ITEMS:
-        return f"too few items to tell a difference ({best['items']} of {MIN_ITEMS}); highest is {message}"
-    if not best["clear"]:
-        return f"no clear difference from plain decoding; highest is {message}"
-    if best["speedup"]["value"] < 1:
-        return f"no gain: plain decoding is fastest here; next is {message}"
-    others = [r for r in overall(record["results"]) if r is not best and _drafts(r)]
-    equal = [printable(r["system"]) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
-    return f"fastest: {message}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
+    drafted.sort(key=lambda result: -result["speedup"]["value"])
+    undecided = [result for result in drafted if not result["clear"]]
+    decided = [result for result in drafted if result["clear"]]
+    best = next((result for result in decided if result["speedup"]["low"] > 1), None)
+    if best is not None:
+        others = [r for r in drafted if r is not best and r["speedup"]["high"] >= best["speedup"]["low"]]
+        equal = f"; no clear difference from {_listed(others)}" if others else ""
+        return f"fastest: {_listed([best])} plain decoding{equal}"
+    if drafted[0]["items"] < MIN_ITEMS:
+        return f"too few items to tell a difference ({drafted[0]['items']} of {MIN_ITEMS})"
+    if not undecided:
+        return f"no gain: plain decoding is fastest here; next is {_listed(decided[:1])}"
+    slower = f"; slower: {_listed(decided)}" if decided else ""
+    return f"no clear gain; undecided: {_listed(undecided)}{slower}"
+
+
+def _listed(results: Sequence[Record]) -> str:
+    return ", ".join(f"{printable(result['system'])} {interval(result['speedup'])}" for result in results)
 
 
 def notes(record: Record) -> list[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from paceline.report.bench import model
 from paceline.speculative.printable import count
 
 MAX_DIFFERENCES = 3  # prompts whose first difference is shown
@@ -32,13 +33,6 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         f"logprobs  {count(record['logprobs']['tokens'], 'token')}: {format_deviation(record['logprobs'])}",
         "CERTIFIED: drafted output is plain output" if not failed else f"NOT CERTIFIED: {failed}",
     ]
-
-
-def model(it: Mapping[str, Any]) -> str:
-    # repr escapes the file's texts.
-    name, description = (repr(it[key])[1:-1] for key in ("name", "description"))
-    altered = f", altered: {it['alters']}" if it.get("alters") else ""
-    return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}{altered}"
 
 
 def settings(known: Mapping[str, Any]) -> str:

@@ -46,12 +46,8 @@ class KernelError(PacelineError):
     """Kernels that cannot be compiled or loaded here."""
 
 
-class PeerError(PacelineError):
+class BaselineError(PacelineError):
     """Another program that was to be measured, and that cannot be started, reached or read."""
-
-
-class HistoryError(PacelineError):
-    """A file of past benchmarks that cannot be read or written."""
 
 
 class RememberedError(PacelineError):

@@ -11,9 +11,9 @@ from hostile_server import OK, STREAM, UNTIL_CLOSED, endless, hostile, trickling
 from paceline.bench.baselines import endpoint as module
 from paceline.bench.baselines.endpoint import Endpoint, Event
 from paceline.bench.baselines.process import free_port
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 
-ENDPOINT = Endpoint("peer", "http://127.0.0.1:9", 1.0, {})
+ENDPOINT = Endpoint("baseline", "http://127.0.0.1:9", 1.0, {})
 
 
 def streamed(endpoint: Endpoint) -> list[Event]:
@@ -27,16 +27,16 @@ def test_message_arrives_with_its_last_piece() -> None:
         (0.3, b'\r\n\r\n: ping\n\nevent: x\ndata:{"c":3}\n\n'),
         (0.4, b"data: [DONE]\n\n"),
     ]
-    assert ENDPOINT.events(pieces) == [Event(0.1, {"a": 1}), Event(0.3, {"b": 2}), Event(0.3, {"c": 3})]
+    assert ENDPOINT.events(pieces) == [(0.1, {"a": 1}), (0.3, {"b": 2}), (0.3, {"c": 3})]
 
 
 def test_address_without_a_server_or_a_host_is_refused() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(PeerError, match=f"peer: nobody answers at {url}"):
-        Endpoint("peer", url, 1.0, {}).fetch("/health")
+    with pytest.raises(BaselineError, match=f"baseline: nobody answers at {url}"):
+        Endpoint("baseline", url, 1.0, {}).fetch("/health")
     for url in ("localhost:8000", "ftp://host", "http://", ""):
         with pytest.raises(UsageError, match="is no address"):
-            Endpoint("peer", url, 1.0, {})
+            Endpoint("baseline", url, 1.0, {})
 
 
 Pieces = Callable[[], Iterable[bytes]]
@@ -45,8 +45,8 @@ NO_JSON, TOO_MUCH = "not the JSON that was expected", "more than 2 MiB for one a
 
 
 def refusal(pieces: Pieces, ask: Callable[[Endpoint], object]) -> str:
-    with hostile(lambda *_: pieces()) as url, pytest.raises(PeerError) as caught:
-        ask(Endpoint("peer", url, 5.0, {}))
+    with hostile(lambda *_: pieces()) as url, pytest.raises(BaselineError) as caught:
+        ask(Endpoint("baseline", url, 5.0, {}))
     said = str(caught.value)
     assert said.isprintable()
     assert len(said) < 500
@@ -75,25 +75,25 @@ def test_an_answer_that_never_ends_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, pieces: Pieces, ask: Callable[[Endpoint], object]
 ) -> None:
     monkeypatch.setattr(module, "MAX_ANSWER_TIMEOUTS", 0.02)
-    assert refusal(pieces, ask) == "peer did not finish within 0.1 s, though it was sending"
+    assert refusal(pieces, ask) == "baseline did not finish within 0.1 s, though it was sending"
 
 
 def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
     slow = hostile(lambda *_: trickling(UNTIL_CLOSED, b" "))
-    with slow as url, pytest.raises(PeerError, match=r"did not finish within 0\.4 s"):
-        Endpoint("peer", url, 0.4, {}).fetch("/health")
+    with slow as url, pytest.raises(BaselineError, match=r"did not finish within 0\.4 s"):
+        Endpoint("baseline", url, 0.4, {}).fetch("/health")
 
 
 def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
     with hostile(lambda *_: [STREAM, EVENT, EVENT]) as url:
-        assert [event.data for event in streamed(Endpoint("peer", url, 5.0, {}))] == [{"choices": []}] * 2
+        assert [data for _, data in streamed(Endpoint("baseline", url, 5.0, {}))] == [{"choices": []}] * 2
 
     def silent(*_: object) -> Iterator[bytes]:
         yield STREAM + EVENT
         sleep(2)
 
-    with hostile(silent) as url, pytest.raises(PeerError, match=r"^peer said nothing for 0.3 s$"):
-        streamed(Endpoint("peer", url, 0.3, {}))
+    with hostile(silent) as url, pytest.raises(BaselineError, match=r"^baseline said nothing for 0.3 s$"):
+        streamed(Endpoint("baseline", url, 0.3, {}))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,6 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: endless(STREAM, EVENT), TOO_MUCH),
         (lambda: endless(STREAM, b"x"), TOO_MUCH),
         (lambda: endless(STREAM, b"data: " + b"[" * 1000), TOO_MUCH),
-        (lambda: [STREAM + EVENT * 2000], "more than 1,000 messages"),
         (lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'], NO_JSON),
         (lambda: [STREAM, b"Segmentation fault\n"], "'Segmentation fault', which is no message"),
         (lambda: [STREAM, b"data: {oops\n"], NO_JSON),
@@ -110,15 +109,21 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: [STREAM, b"data: " + b"[" * 200_000 + b"\n"], NO_JSON),
         (lambda: [STREAM, b'data: {"a": Infinity}\n'], NO_JSON),
         (lambda: [STREAM, b'data: {"a": ' + b"9" * 5000 + b"}\n"], NO_JSON),
-        (lambda: [STREAM, b'data: {"error": {"message": "out of slots"}}\n'], "peer broke off: out of slots"),
-        (lambda: [STREAM, b'data: {"error": "\\u001b[2J' + b"x" * 1000 + b'"}\n'], "peer broke off: "),
-        (lambda: [STREAM, b'data: {"error": ' + b"[" * 90 + b"]" * 90 + b"}\n"], "peer broke off: [[["),
+        (
+            lambda: [STREAM, b'data: {"error": {"message": "out of slots"}}\n'],
+            "baseline broke off: out of slots",
+        ),
+        (lambda: [STREAM, b'data: {"error": "\\u001b[2J' + b"x" * 1000 + b'"}\n'], "baseline broke off: "),
+        (lambda: [STREAM, b'data: {"error": ' + b"[" * 90 + b"]" * 90 + b"}\n"], "baseline broke off: [[["),
         (lambda: endless(b"HTTP/1.1 500 No\r\n\r\n", b"x"), "more than 1 MiB for one answer"),
-        (lambda: whole(b'{"error":{"message":"long"}}', status="400 No"), "peer refused: long (HTTP 400)"),
-        (lambda: [b""], "peer broke off: Remote end closed connection without response"),
-        (lambda: endless(OK, b"X-Header: more\r\n"), "peer broke off: got more than 100 headers"),
+        (
+            lambda: whole(b'{"error":{"message":"long"}}', status="400 No"),
+            "baseline refused: long (HTTP 400)",
+        ),
+        (lambda: [b""], "baseline broke off: Remote end closed connection without response"),
+        (lambda: endless(OK, b"X-Header: more\r\n"), "baseline broke off: got more than 100 headers"),
         (lambda: whole(b"", "Location: /again", status="302 Found"), NO_JSON),
-        (lambda: [b"\x1b[2J\xff\r\n\r\n"], "which is not HTTP"),
+        (lambda: [b"\x1b[2J\xff\r\n\r\n"], "broke off: \\x1b[2J"),
     ],
 )
 def test_a_stream_of_another_kind_is_one_line(
@@ -126,5 +131,4 @@ def test_a_stream_of_another_kind_is_one_line(
 ) -> None:
     monkeypatch.setattr(module, "LARGEST_STREAM", 2 << 20)
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 1 << 20)
-    monkeypatch.setattr(module, "MOST_EVENTS", 1000)
     assert words in refusal(pieces, streamed)

@@ -16,17 +16,26 @@ import pytest
 import paceline
 from fake_llama_server import write_fake_server
 from paceline.api import LLM
-from paceline.bench.baselines.llama_server import LlamaServer, find_server, request
+from paceline.bench.baselines.llama_server import (
+    LlamaServer,
+    find_server,
+    model_arguments,
+    needs_draft,
+    request,
+    spec_types,
+    speculation_arguments,
+)
 from paceline.bench.system import BenchRequest
 from paceline.bench.text_comparison import explain
 from paceline.models import zoo
-from paceline.speculative.errors import PeerError
+from paceline.speculative.errors import BaselineError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
 has_server = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
 )
+HELP = Path(__file__).parents[2] / "data" / "llama_cpp" / "llama-server-help.txt"
 PROMPT = "def fibonacci(n):\n"
 ASK = BenchRequest("ab", (1, 2), 3)
 
@@ -90,9 +99,9 @@ def test_drafts_are_counted_and_refusals_quoted(llm: LLM, ask: BenchRequest) -> 
     server = started(draft=zoo.draft_path(), method="model", n_draft=4, p_min=0.0, n_ctx=128)
     try:
         answer = server.answer(ask)
-        with pytest.raises(PeerError, match=r"^llama-server refused: .*context size"):
+        with pytest.raises(BaselineError, match=r"^llama-server refused: .*context size"):
             server.answer(BenchRequest("", (5,) * 300, 1))
-        with pytest.raises(PeerError, match=r"llama-server stopped after \d+ of 300 tokens \(limit\)"):
+        with pytest.raises(BaselineError, match=r"llama-server stopped after \d+ of 300 tokens \(limit\)"):
             server.answer(BenchRequest("", ask.tokens, 300))
     finally:
         server.close()
@@ -104,13 +113,13 @@ def test_drafts_are_counted_and_refusals_quoted(llm: LLM, ask: BenchRequest) -> 
 
 @has_server
 def test_failed_start_quotes_the_log(foreign_draft: Path, tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match=r"^llama-server does not speculate; its log: .*not compatible"):
+    with pytest.raises(BaselineError, match=r"^llama-server does not speculate; its log: .*not compatible"):
         started(draft=foreign_draft, method="model")
     broken = tmp_path / "broken.gguf"
     broken.write_text("not a model")
-    with pytest.raises(PeerError, match=r"^llama-server ended with .*invalid magic characters"):
+    with pytest.raises(BaselineError, match=r"^llama-server ended with .*invalid magic characters"):
         started(draft=broken, method="model")
-    with pytest.raises(PeerError, match="invalid argument: --frobnicate"):
+    with pytest.raises(BaselineError, match="invalid argument: --frobnicate"):
         started(extra=["--frobnicate", "1"])
 
 
@@ -126,7 +135,7 @@ def test_server_that_went_on_without_drafts_is_refused(tmp_path: Path, line: str
     path = tmp_path / "llama-server"
     path.write_text(f"#!/bin/sh\necho '{line}' >&2\nexec {server} \"$@\"\n")
     path.chmod(0o755)
-    with pytest.raises(PeerError, match="does not speculate; its log: E s"):
+    with pytest.raises(BaselineError, match="does not speculate; its log: E s"):
         LlamaServer(
             [str(path)],
             zoo.target_path(),
@@ -144,14 +153,14 @@ def test_server_that_went_on_without_drafts_is_refused(tmp_path: Path, line: str
         ("hangs", r"^fake said nothing for 0.5 s$"),
         ("dies", r"^fake was ended by SIGSEGV; its log: .*ggml_abort: out of luck$"),
         ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
-        ("stops", r"^fake: its answer is not as its API says: tokens_evaluated is .*"),
+        ("stops", r"^fake: its answer does not follow its API: tokens_evaluated is .*"),
     ],
 )
 def test_server_that_fails_in_an_answer_is_reported(tmp_path: Path, mode: str, complaint: str) -> None:
     server = fake(tmp_path, mode, timeout=0.5)
     try:
         assert server.version() == "9596 (18ef86ece)"
-        with pytest.raises(PeerError, match=complaint):
+        with pytest.raises(BaselineError, match=complaint):
             server.answer(ASK)
     finally:
         server.close()
@@ -159,20 +168,20 @@ def test_server_that_fails_in_an_answer_is_reported(tmp_path: Path, mode: str, c
 
 
 def test_server_that_does_not_get_ready_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match=r"^fake was not ready within 0.3 s"):
+    with pytest.raises(BaselineError, match=r"^fake was not ready within 0.3 s"):
         fake(tmp_path, "loads", start_timeout=0.3)
 
 
 def test_server_is_found_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PeerError, match=r"there is no program llama-server.*pip install xllamacpp"):
+    with pytest.raises(BaselineError, match=r"there is no program llama-server.*pip install xllamacpp"):
         find_server()
     path = write_fake_server(tmp_path / "llama-server", "works")
     assert find_server() == find_server(str(path)) == (str(path),)
-    with pytest.raises(PeerError, match="there is no program /no/server"):
+    with pytest.raises(BaselineError, match="there is no program /no/server"):
         find_server("/no/server")
     monkeypatch.setattr("paceline.bench.baselines.llama_server.find_spec", lambda name: None)
-    with pytest.raises(PeerError, match="needs the package: pip install xllamacpp"):
+    with pytest.raises(BaselineError, match="needs the package: pip install xllamacpp"):
         find_server("xllamacpp")
 
 
@@ -194,7 +203,7 @@ def test_impossible_answer_is_refused_in_one_line(tmp_path: Path, lie: dict[str,
     said.write_text(f"data: {json.dumps(END | lie)}\n\n")
     server = fake(tmp_path, f"says:{said}")
     try:
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BaselineError) as caught:
             server.answer(ASK)
     finally:
         server.close()
@@ -204,9 +213,9 @@ def test_impossible_answer_is_refused_in_one_line(tmp_path: Path, lie: dict[str,
 
 
 def test_request_has_no_prompt_cache_and_its_own_samplers() -> None:
-    body = request(BenchRequest("ab", (1, 2), 3, seed=5, ignore_eos=False))
+    body = request(BenchRequest("ab", (1, 2), 3, seed=5))
     assert body["prompt"] == [1, 2]
-    assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, False)
+    assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, True)
     assert (body["cache_prompt"], body["return_tokens"], body["stream"]) == (False, True, True)
     # The default chain filters by top-k 40, top-p 0.95 and min-p 0.05 at temperature 0.8.
     assert (body["samplers"], body["top_k"], body["temperature"]) == (["top_k"], 1, 0.0)
@@ -216,3 +225,27 @@ def test_request_has_no_prompt_cache_and_its_own_samplers() -> None:
     body = request(BenchRequest("ab", (1, 2), 3, sampling=sampling))
     assert (body["samplers"], body["repeat_penalty"]) == (["penalties", "top_k"], 1.1)
     assert body["logit_bias"] == [[3, False], [4, 1.5]]
+
+
+def test_flags_of_the_server_are_in_its_help() -> None:
+    target, draft = Path("t.gguf"), Path("d.gguf")
+    model = model_arguments(target, draft, n_ctx=512, threads=2, flash_attention=False, cache_type="q8_0")
+    assert " ".join(model) == (
+        "-m t.gguf -c 512 -t 2 -tb 2 -ngl 0 -ctk q8_0 -ctv q8_0 -fa off -md d.gguf --spec-draft-ngl 0 "
+        "-ctkd q8_0 -ctvd q8_0 --fit off"
+    )
+    spec = speculation_arguments(spec_types("model, lookup,ngram-map-k"), 4, 0.5)
+    assert " ".join(spec) == (
+        "--spec-type draft-simple,ngram-simple,ngram-map-k --spec-draft-p-min 0.5 --spec-draft-n-max 4 "
+        "--spec-draft-n-min 0 --spec-ngram-simple-size-m 4 --spec-ngram-map-k-size-m 4"
+    )
+    known = HELP.read_text().replace(",", " ").split()
+    assert [word for word in (*model, *spec) if word[:1] == "-" and word not in known] == []
+
+
+def test_settings_left_open_have_no_flags() -> None:
+    assert speculation_arguments(("draft-mtp",), None, None) == ["--spec-type", "draft-mtp"]
+    assert speculation_arguments(("ngram-mod",), 4, 0.5) == ["--spec-type", "ngram-mod"]
+    assert speculation_arguments(spec_types("plain"), 4, 0.5) == []
+    methods = ("plain", "lookup", "draft-mtp", "lookup,draft-eagle3")
+    assert [needs_draft(spec_types(method)) for method in methods] == [False, False, False, True]

@@ -15,7 +15,7 @@ from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.baselines.openai import OpenAIServer
 from paceline.bench.system import BenchRequest
 from paceline.models import zoo
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.sampling import Sampling
 
 ASK = BenchRequest("def fibonacci(n):\n", (), 24)
@@ -85,7 +85,7 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     try:
         server = OpenAIServer(f"{program.url}/v1/", name="openai")
         answer = server.answer(ASK)
-        with pytest.raises(PeerError, match=r"^openai refused: .*context size"):
+        with pytest.raises(BaselineError, match=r"^openai refused: .*context size"):
             server.answer(BenchRequest("word " * 600, (), 4))
     finally:
         program.close()
@@ -93,7 +93,7 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     assert 0 < (answer.accepted or 0) <= (answer.drafted or 0)
     assert answer.steps == 23 - (answer.accepted or 0)
     assert len(answer.text) > 24
-    with pytest.raises(PeerError, match=rf"openai: nobody answers at {program.url}"):
+    with pytest.raises(BaselineError, match=rf"openai: nobody answers at {program.url}"):
         server.answer(ASK)
 
 
@@ -113,7 +113,7 @@ def test_request_has_every_setting_and_an_empty_cache(monkeypatch: pytest.Monkey
     sampling = Sampling(presence_penalty=0.5, repeat_penalty=1.1, logit_bias={3: -float("inf")})
     with serving() as served:
         server = OpenAIServer(f"{served.url}#other", name="openai")
-        server.answer(BenchRequest("ab", (), 6, 9, True, sampling))
+        server.answer(BenchRequest("ab", (), 6, 9, sampling))
         server.answer(BenchRequest("ab", (), 6))
     _, first, second = served.posted
     expected = {
@@ -158,7 +158,7 @@ HUGE = 10**250
 def test_answer_of_another_shape_is_refused(broken: dict[str, Any]) -> None:
     with serving([*CHUNKS[:-1], broken]) as served:
         server = OpenAIServer(served.url, name="openai")
-        with pytest.raises(PeerError, match="openai: its answer is not as its API says: "):
+        with pytest.raises(BaselineError, match="openai: its answer does not follow its API: "):
             server.answer(ASK)
 
 
@@ -166,14 +166,14 @@ def test_answer_of_another_shape_is_refused(broken: dict[str, Any]) -> None:
     "said", [b'{"data": []}', b'{"data": {"id": "m"}}', b'{"data": [{"id": 7}]}', b"[" * 200_000]
 )
 def test_unusable_list_of_models_is_refused(said: bytes) -> None:
-    with hostile(lambda *_: whole(said)) as url, pytest.raises(PeerError) as caught:
+    with hostile(lambda *_: whole(said)) as url, pytest.raises(BaselineError) as caught:
         OpenAIServer(url, name="openai")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
 
 
 def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
-    with serving(CHUNKS[:-1]) as served, pytest.raises(PeerError, match="without saying how many tokens"):
+    with serving(CHUNKS[:-1]) as served, pytest.raises(BaselineError, match="without saying how many tokens"):
         OpenAIServer(served.url, name="openai").answer(ASK)
     few = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
     with serving([said("a"), said("b"), said("c"), few]) as served:

@@ -2,7 +2,7 @@
 
 The client runs on the server's cores, so reading has to be cheap: the standard library takes 15 us per piece,
 httpx 40 and httpx2 50, which parse chunks in Python. Pieces are parsed after the measurement. The server is
-not trusted: its answers are limited in bytes, messages and time, and pydantic rejects fields that are missing
+not trusted: its answers are limited in bytes and time, and pydantic rejects fields that are missing
 or wrong."""
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
@@ -22,31 +24,24 @@ from pydantic_core import from_json
 
 from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
 from paceline.system.deadline import OverdueError, deadline
 
 MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a stream
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
 OVERHEAD = 160  # bytes of memory per piece
-MOST_EVENTS = 1 << 18
 FIELDS = (b"data", b"", b"event", b"id", b"retry")  # of an event stream
 MAX_ANSWER_TIMEOUTS = 30  # duration of a whole answer, in timeouts
+Event = tuple[float, dict[str, Any]]  # seconds from the request to the arrival of a message, the message
+Message = TypeVar("Message", bound=BaseModel)
 Count = Annotated[int, Field(ge=0, le=10**9)]  # tokens, steps, token ids
-
-
-@dataclass(frozen=True)
-class Event:
-    """A message of a server-sent event stream. seconds: from the request to its arrival."""
-
-    seconds: float
-    data: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """An HTTP server. timeout: seconds of silence, and for answers without decoding.
-    Every method raises PeerError if the server does not answer or answers with something unexpected."""
+    Every method raises BaselineError if the server does not answer or answers with something unexpected."""
 
     name: str
     url: str
@@ -63,58 +58,50 @@ class Endpoint:
     ) -> tuple[int, dict[str, Any]]:
         """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding.
         allowed: statuses besides 200 that are no refusal."""
-        data = None if body is None else json.dumps(body).encode()
-        with self._connected(self.timeout * (1 if data is None else MAX_ANSWER_TIMEOUTS)) as connection:
-            self._send(connection, path, data)
-            with connection.getresponse() as response:
-                self._require_ok(response, allowed)
-                return response.status, self._body(response)
+        seconds = self.timeout * (1 if body is None else MAX_ANSWER_TIMEOUTS)
+        with self._response(path, body, seconds, allowed) as (response, _):
+            return response.status, self._body(response)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
-        """Post a request and read the streamed answer to its end. Each request has a new connection, since
-        llama-server closes it after a stream; connecting is not timed."""
-        data = json.dumps(body).encode()
-        with self._connected(self.timeout * MAX_ANSWER_TIMEOUTS) as connection:
-            start = perf_counter()
-            self._send(connection, path, data)
-            with connection.getresponse() as response:
-                self._require_ok(response)
-                pieces = self._read(response, start, LARGEST_STREAM)
+        """Post a request and read the streamed answer to its end."""
+        with self._response(path, body, self.timeout * MAX_ANSWER_TIMEOUTS) as (response, start):
+            pieces = self._read(response, start, LARGEST_STREAM)
         return self.events(pieces)
 
-    @contextmanager
-    def validating(self) -> Iterator[None]:
-        """Raise PeerError in place of pydantic's errors."""
+    def validated(self, kind: type[Message], data: Mapping[str, Any]) -> Message:
+        """Return `data` as a message of the API."""
         try:
-            yield
+            return kind.model_validate(data)
         except ValidationError as error:
-            raise PeerError(f"{self.name}: its answer is not as its API says: {describe(error)}") from error
-
-    def _require_ok(self, response: http.client.HTTPResponse, allowed: Sequence[int] = ()) -> None:
-        if response.status not in (200, *allowed):
-            message = error_message(self._body(response))
-            raise PeerError(f"{self.name} refused: {message} (HTTP {response.status})")
+            why = f"its answer does not follow its API: {describe(error)}"
+            raise BaselineError(f"{self.name}: {why}") from error
 
     @contextmanager
-    def _connected(self, seconds: float) -> Iterator[http.client.HTTPConnection]:
-        """Open a connection that is closed after `seconds`."""
+    def _response(
+        self, path: str, body: Mapping[str, Any] | None, seconds: float, allowed: Sequence[int] = ()
+    ) -> Iterator[tuple[http.client.HTTPResponse, float]]:
+        """Yield a response and the time of its request; the connection is closed after `seconds`. Each
+        request has a new one, since llama-server closes it after a stream. Connecting is not timed."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
+        data = None if body is None else json.dumps(body).encode()
+        headers = dict(self.headers) if body is None else {"Content-Type": "application/json", **self.headers}
         try:
             connection.connect()
             # Take the socket now: with "Connection: close" the connection drops it when the answer begins.
             with deadline(connection.sock, seconds):
-                yield connection
+                start, path = perf_counter(), parts.path.rstrip("/") + path
+                connection.request("GET" if body is None else "POST", path, data, headers)
+                with connection.getresponse() as response:
+                    if response.status not in (200, *allowed):
+                        message = error_message(self._body(response))
+                        raise BaselineError(f"{self.name} refused: {message} (HTTP {response.status})")
+                    yield response, start
         except (OSError, http.client.HTTPException) as error:
             raise self._failed(error) from error
         finally:
             connection.close()
-
-    def _send(self, connection: http.client.HTTPConnection, path: str, body: bytes | None) -> None:
-        headers = dict(self.headers) if body is None else {"Content-Type": "application/json", **self.headers}
-        path = urlsplit(self.url).path.rstrip("/") + path
-        connection.request("GET" if body is None else "POST", path, body, headers)
 
     def _read(self, response: http.client.HTTPResponse, began: float, most: int) -> list[tuple[float, bytes]]:
         """Return the pieces of an answer of at most `most` bytes, each with its arrival time."""
@@ -125,7 +112,7 @@ class Endpoint:
             pieces.append((now - began, piece))
             room -= len(piece) + OVERHEAD
             if room < 0:
-                raise PeerError(f"{self.name} sends more than {most >> 20} MiB for one answer")
+                raise BaselineError(f"{self.name} sends more than {most >> 20} MiB for one answer")
             # A comment is a keep-alive, not progress.
             if not piece.startswith(b":"):
                 last_data = now
@@ -137,25 +124,19 @@ class Endpoint:
         return self.parsed(b"".join(piece for _, piece in self._read(response, 0.0, MAX_BODY_BYTES)))
 
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
-        """Return the messages of a stream. A line may span pieces, and a piece may hold several lines."""
+        """Return the messages of a stream. A message arrives with the piece that has the end of its line."""
+        piece_ends, end = list(accumulate(len(piece) for _, piece in pieces)), 0
         events: list[Event] = []
-        partial: list[bytes] = []  # a line
-        for seconds, piece in pieces:
-            *lines, rest = piece.split(b"\n")
-            if lines:
-                lines[0] = b"".join([*partial, lines[0]])
-                partial = []
-            partial.append(rest)
-            for line in lines:
-                field, _, value = line.strip().partition(b":")
-                if field == b"data" and value.strip() != b"[DONE]":
-                    events.append(Event(seconds, self.parsed(value)))
-                if (strange := field not in FIELDS) or len(events) > MOST_EVENTS:
-                    other = f"said {line[:80]!r}, which is no message of an event stream"
-                    many = f"sends more than {MOST_EVENTS:,} messages for one answer"
-                    raise PeerError(f"{self.name} {other if strange else many}")
-        if broken := next((event for event in events if "error" in event.data), None):
-            raise PeerError(f"{self.name} broke off: {error_message(broken.data)}")
+        for line in b"".join(piece for _, piece in pieces).split(b"\n")[:-1]:
+            end += len(line) + 1
+            field, _, value = line.strip().partition(b":")
+            if field not in FIELDS:
+                raise BaselineError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
+            if field == b"data" and value.strip() != b"[DONE]":
+                seconds, _ = pieces[bisect_left(piece_ends, end)]
+                events.append((seconds, self.parsed(value)))
+        if broken := next((data for _, data in events if "error" in data), None):
+            raise BaselineError(f"{self.name} broke off: {error_message(broken)}")
         return events
 
     def parsed(self, raw: bytes) -> dict[str, Any]:
@@ -164,19 +145,17 @@ class Endpoint:
         except ValueError:
             data = None
         if not isinstance(data, dict):
-            raise PeerError(f"{self.name} said {raw[:80]!r}, which is not the JSON that was expected")
+            raise BaselineError(f"{self.name} said {raw[:80]!r}, which is not the JSON that was expected")
         return data
 
-    def _failed(self, error: Exception) -> PeerError:
+    def _failed(self, error: Exception) -> BaselineError:
         if isinstance(error, OverdueError):
-            return PeerError(f"{self.name} {error}, though it was sending")
+            return BaselineError(f"{self.name} {error}, though it was sending")
         if isinstance(error, TimeoutError):
-            return PeerError(f"{self.name} said nothing for {self.timeout:g} s")
-        if type(error) is http.client.BadStatusLine:
-            return PeerError(f"{self.name} said {str(error).strip()[:80]!r}, which is not HTTP")
+            return BaselineError(f"{self.name} said nothing for {self.timeout:g} s")
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
-            return PeerError(f"{self.name}: nobody answers at {self.url}: is the server running?")
-        return PeerError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
+            return BaselineError(f"{self.name}: nobody answers at {self.url}: is the server running?")
+        return BaselineError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
 
 
 def error_message(data: Mapping[str, Any]) -> str:

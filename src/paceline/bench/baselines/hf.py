@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline.bench.system import BenchAnswer, BenchRequest
 from paceline.models.names import is_view, model_path
-from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
+from paceline.speculative.errors import BaselineError, MissingExtraError, UsageError
 
 PACKAGES = ("torch", "transformers", "accelerate", "gguf")  # the last two to read GGUF files
 
@@ -53,7 +53,7 @@ class Transformers:
     """A decoding method of transformers.
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
     generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it.
-    Raises MissingExtraError, UsageError, or PeerError if a file cannot be loaded."""
+    Raises MissingExtraError, UsageError, or BaselineError if a file cannot be loaded."""
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class Transformers:
         if draft is not None and is_view(draft):
             raise UsageError(f"{self.name}: drafts by a whole model, not by {draft}")
         self._target, self._tokenizer = load(target)
+        # As an argument of generate(), None would mean the model's value.
+        self._target.generation_config.eos_token_id = None
         self._draft = None if draft is None else load(draft)[0]
         if self._draft is not None:
             settings = self._draft.generation_config
@@ -79,7 +81,7 @@ class Transformers:
             settings.assistant_confidence_threshold = p_min
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
-        """Answer a request. Raises UsageError for penalties and biases, and PeerError if generation fails."""
+        """Answer a request. Raises UsageError for penalties and biases, BaselineError for a failure."""
         import torch
 
         clock = GenerationTimer(len(ask.tokens))
@@ -90,7 +92,7 @@ class Transformers:
             with quiet():
                 self._generate(ask, clock)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise PeerError(f"{self.name} failed: {error}") from error
+            raise BaselineError(f"{self.name} failed: {error}") from error
         finally:
             torch.set_num_threads(threads)
             handle.remove()
@@ -102,8 +104,6 @@ class Transformers:
         if ask.sampling.edits_logits:
             raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
         arguments: dict[str, Any] = {"streamer": clock, "max_new_tokens": ask.max_tokens, "do_sample": False}
-        # As an argument of generate(), None would mean the model's value.
-        self._target.generation_config.eos_token_id = None if ask.ignore_eos else self._tokenizer.eos_token_id
         if self._drafting == "model":
             arguments["assistant_model"] = self._draft
         elif self._drafting == "lookup":
@@ -136,7 +136,7 @@ def load(path: Path) -> tuple[Any, Any]:
     """Return (model, tokenizer) of a GGUF file or a folder."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        needs = f"the peer 'transformers' needs {', '.join(missing)}"
+        needs = f"the baseline 'transformers' needs {', '.join(missing)}"
         raise MissingExtraError(f"{needs}: pip install {' '.join(PACKAGES)}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -151,7 +151,7 @@ def load(path: Path) -> tuple[Any, Any]:
             return model, AutoTokenizer.from_pretrained(folder, **where)
     except Exception as error:  # each architecture raises other types
         lines = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PeerError(f"transformers cannot load {path.name}: {lines}") from error
+        raise BaselineError(f"transformers cannot load {path.name}: {lines}") from error
 
 
 @contextmanager

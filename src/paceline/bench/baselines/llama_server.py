@@ -1,12 +1,13 @@
-"""llama.cpp's server as a System, and the command lines of llama.cpp's programs, for builds since 2026."""
+"""llama.cpp's server as a System, for builds since 2026."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +19,8 @@ from pydantic import BaseModel
 from paceline.bench.baselines.endpoint import Count, Endpoint, Event, Timings, build_answer
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.system import BenchAnswer, BenchRequest
-from paceline.speculative.errors import PeerError
+from paceline.speculative.errors import BaselineError
 from paceline.speculative.printable import truncated
-from paceline.speculative.sampling import Sampling
 
 XLLAMACPP = "xllamacpp"
 HEALTH = 5.0  # seconds for a health check
@@ -32,7 +32,6 @@ LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 # Our drafters -> llama.cpp's speculation types.
 SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple", "mtp": SELF_DRAFTING}
-PROBABILISTIC = 11549  # the first build that can sample its drafts and verify them by rejection sampling
 # Fields of Sampling, of /completion and, with hyphens, flags.
 PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty")
 SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
@@ -57,21 +56,25 @@ class CompletionEnd(BaseModel):
 
 
 def find_server(where: str | None = None) -> tuple[str, ...]:
-    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH."""
+    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH.
+    Raises BaselineError if there is none."""
     if where == XLLAMACPP:
         if find_spec(XLLAMACPP) is None:
-            raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
+            raise BaselineError("llama-server=xllamacpp needs the package: pip install xllamacpp")
         return (sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server")
-    return (find_program(where or "llama-server", "or pip install xllamacpp and use llama-server=xllamacpp"),)
+    path = where or "llama-server"
+    if (program := shutil.which(path)) is None:
+        ways = "python benchmarks/native_llama.py builds one, or pip install xllamacpp and use =xllamacpp"
+        raise BaselineError(f"there is no program {path}: name it as in --baseline llama-server=PATH; {ways}")
+    return (str(Path(program).resolve()),)
 
 
 class LlamaServer:
     """A llama-server that is stopped by `close`. It samples greedily, or at a temperature without filters.
     method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
-    `parallel` slots. n_draft, p_min: None uses the program's default. samples: drafts are drawn at the
-    request's temperature, if the program can. settings: of `model_arguments`. extra: further arguments.
-    start_timeout, timeout: seconds to load, and of silence. Raises PeerError, which quotes the log, if it
-    does not start or cannot speculate."""
+    `parallel` slots. n_draft, p_min: None uses the program's default. settings: of `model_arguments`. extra:
+    further arguments. start_timeout, timeout: seconds to load, and of silence. Raises BaselineError, which
+    quotes the log, if it does not start or cannot speculate."""
 
     def __init__(
         self,
@@ -85,7 +88,6 @@ class LlamaServer:
         p_min: float | None = None,
         n_ctx: int,
         parallel: int = 1,
-        samples: bool = False,
         extra: Sequence[str] = (),
         start_timeout: float = 300.0,
         timeout: float = 120.0,
@@ -105,8 +107,6 @@ class LlamaServer:
             *("-np", str(parallel), "--cache-ram", "0", "--host", LOCAL, "--port", str(port)),
             *extra,
         ]
-        if samples and any(one.startswith("draft-") for one in types) and self._build() >= PROBABILISTIC:
-            argv += ["--spec-draft-sampling", "probabilistic"]
         self._endpoint = Endpoint(name, self.url, timeout, {})
         self._program = BackgroundProgram(name, argv)
         with ExitStack() as stack:
@@ -118,38 +118,36 @@ class LlamaServer:
             while "model loaded" not in self._program.output_tail() and monotonic() < deadline:
                 sleep(0.01)
             if types and (failed := NO_SPECULATION.search(self._program.output_tail())):
-                raise PeerError(f"{name} does not speculate; its log: {truncated(failed[0])}")
+                raise BaselineError(f"{name} does not speculate; its log: {truncated(failed[0])}")
             stack.pop_all()
 
     def _healthy(self) -> bool:
         try:
             replace(self._endpoint, timeout=HEALTH).fetch("/health")
-        except PeerError:
+        except BaselineError:
             return False
         return True
 
     def answer(self, ask: BenchRequest) -> BenchAnswer:
         try:
-            events = self._endpoint.stream("/completion", self.body(ask))
-            with self._endpoint.validating():
-                return self._answered(ask, events)
-        except PeerError as error:
+            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
+        except BaselineError as error:
             ended = self._program.ended(GRACE)
             why = f"{self.name} {self._program.exit_description()}" if ended else str(error)
-            raise PeerError(why) from error
+            raise BaselineError(why) from error
 
     def body(self, ask: BenchRequest) -> dict[str, Any]:
         """Return the body for /completion; benchmarks override this."""
         return request(ask)
 
     def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
-        end = CompletionEnd.model_validate(events[-1].data if events else {})
-        if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
+        end = self._endpoint.validated(CompletionEnd, events[-1][1] if events else {})
+        if end.tokens_predicted < ask.max_tokens:
             tokens = f"{end.tokens_predicted} of {ask.max_tokens} tokens"
             why = truncated(end.stop_type) or "unknown reason"
-            raise PeerError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
-        n_tokens, last = end.tokens_predicted, events[-1].seconds
-        replies = [(event.seconds, CompletionReply.model_validate(event.data)) for event in events]
+            raise BaselineError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
+        n_tokens, last = end.tokens_predicted, events[-1][0]
+        replies = [(at, self._endpoint.validated(CompletionReply, data)) for at, data in events]
         replies = [(at, one) for at, one in replies if not one.stop and (one.tokens or one.content)]
         # It holds back incomplete characters: the last tokens may arrive without text.
         if replies and replies[-1][1].tokens_predicted == n_tokens:
@@ -162,15 +160,13 @@ class LlamaServer:
         return self._program.memory()
 
     def version(self) -> str:
-        with closing(BackgroundProgram(self.name, [*self._command, "--version"])) as program:
-            program.run_to_end(VERSION_SECONDS)
-            lines = program.output_tail().splitlines()
+        command = [*self._command, "--version"]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=VERSION_SECONDS)
+        except (OSError, subprocess.SubprocessError):
+            return "unknown"
+        lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
         return next((truncated(line[8:].strip()) for line in lines if line.startswith("version:")), "unknown")
-
-    def _build(self) -> int:
-        """Return the number of llama.cpp's build, 0 if unknown."""
-        numbers = re.findall(r"\d+", self.version().partition("(")[0])
-        return int(numbers[-1]) if numbers else 0
 
     @property
     def pid(self) -> int:
@@ -188,7 +184,7 @@ def request(ask: BenchRequest) -> dict[str, Any]:
         "prompt": list(ask.tokens),
         "n_predict": ask.max_tokens,
         "seed": ask.seed,
-        "ignore_eos": ask.ignore_eos,
+        "ignore_eos": True,
         "stream": True,
         "cache_prompt": False,
         "return_tokens": True,
@@ -207,15 +203,6 @@ def spec_types(method: str) -> tuple[str, ...]:
     """Return llama.cpp's names of a method: ours, its own, or a comma-separated list; none for plain."""
     names = [name.strip() for name in method.split(",")]
     return tuple(TYPES.get(name, name) for name in names if name not in ("plain", "none"))
-
-
-def find_program(path: str, advice: str = "") -> str:
-    """Return the absolute path of a program. advice: for one that is missing. Raises PeerError."""
-    if (program := shutil.which(path)) is None:
-        ways = ", ".join(filter(None, [f"as in --peer {Path(path).name}=PATH", "put it on PATH", advice]))
-        build = "build llama.cpp's (python benchmarks/native_llama.py)"
-        raise PeerError(f"there is no program {path}: {build} and give the path of this one, {ways}")
-    return str(Path(program).resolve())
 
 
 def needs_draft(types: Sequence[str]) -> bool:
@@ -242,29 +229,14 @@ def model_arguments(
     return [*out, "--fit", "off"]  # automatic settings would make runs incomparable
 
 
-def draft_arguments(n_draft: int | None, p_min: float | None) -> list[str]:
-    """Return the flags of the draft length; None uses the program's default."""
-    out = [] if n_draft is None else ["--spec-draft-n-max", str(n_draft), "--spec-draft-n-min", "0"]
-    return out if p_min is None else [*out, "--spec-draft-p-min", f"{p_min:g}"]
-
-
 def speculation_arguments(types: Sequence[str], n_draft: int | None, p_min: float | None) -> list[str]:
-    """Return llama-server's speculation flags. n_draft also sets the length that SIZED types copy."""
-    if not types:
-        return []
-    out = draft_arguments(n_draft, p_min) if any(one.startswith("draft-") for one in types) else []
-    for one in types:
-        if n_draft is not None and one in SIZED:
-            out += [f"--spec-{one}-size-m", str(n_draft)]
-    return [*out, "--spec-type", ",".join(types)]
-
-
-def greedy_arguments(sampling: Sampling) -> list[str]:
-    """Return the flags of greedy decoding with the penalties and biases of `sampling`."""
-    flags: dict[str, Any] = {"--temp": 0.0}
-    if sampling.penalised:
-        flags |= {f"--{name.replace('_', '-')}": getattr(sampling, name) for name in PENALTIES}
-    out = [word for name, value in flags.items() for word in (name, f"{value:g}")]
-    for token, bias in sampling.logit_bias.items():
-        out += ["-l", f"{token}{bias:+g}"]
+    """Return llama-server's speculation flags. n_draft also sets the length that SIZED types copy. None uses
+    the program's default."""
+    out = ["--spec-type", ",".join(types)] if types else []
+    drafted = any(one.startswith("draft-") for one in types)
+    if drafted and p_min is not None:
+        out += ["--spec-draft-p-min", f"{p_min:g}"]
+    if n_draft is not None:
+        out += ["--spec-draft-n-max", str(n_draft), "--spec-draft-n-min", "0"] if drafted else []
+        out += [word for one in types if one in SIZED for word in (f"--spec-{one}-size-m", str(n_draft))]
     return out

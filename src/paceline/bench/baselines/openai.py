@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, Field
 
-from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Event, Timings, build_answer
+from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Timings, build_answer
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
@@ -50,7 +49,7 @@ class OpenAIServer(System):
     """A running server, which should have no other load meanwhile and keeps running.
     url: http://HOST:PORT, with or without /v1, and `#MODEL` if there are several. timeout: seconds of
     silence. The key is OPENAI_API_KEY of the environment. Prompts are text, to which the server adds BOS.
-    Raises PeerError if the server does not answer, UsageError for an unusable address or model."""
+    Raises BaselineError if the server does not answer, UsageError for an unusable address or model."""
 
     def __init__(self, url: str, *, name: str, timeout: float = 120.0) -> None:
         self.name = name
@@ -63,8 +62,7 @@ class OpenAIServer(System):
 
     def _only_model(self) -> str:
         _, data = self._endpoint.fetch(MODELS)
-        with self._endpoint.validating():
-            models = [model.id for model in ModelList.model_validate(data).data]
+        models = [model.id for model in self._endpoint.validated(ModelList, data).data]
         if len(models) > 1:
             raise UsageError(f"{self.name} serves {truncated(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
@@ -93,7 +91,7 @@ class OpenAIServer(System):
         if not extended:
             return body
         return body | {
-            "ignore_eos": ask.ignore_eos,
+            "ignore_eos": True,
             "repetition_penalty": sampling.repeat_penalty,  # vLLM's and SGLang's word
             "repeat_penalty": sampling.repeat_penalty,  # llama-server's
             "return_token_ids": True,
@@ -107,20 +105,16 @@ class OpenAIServer(System):
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
-        with self._endpoint.validating():
-            return self._answered(events)
-
-    def _answered(self, events: Sequence[Event]) -> BenchAnswer:
-        chunks = [Chunk.model_validate(event.data) for event in events]
+        chunks = [self._endpoint.validated(Chunk, data) for _, data in events]
         pieces = [
-            (event.seconds, choice.text or "", choice.token_ids or ())
-            for event, chunk in zip(events, chunks, strict=True)
+            (seconds, choice.text or "", choice.token_ids or ())
+            for (seconds, _), chunk in zip(events, chunks, strict=True)
             for choice in chunk.choices or ()
             if choice.token_ids or choice.text
         ]
         usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
         if not pieces or usage is None:
-            raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
+            raise BaselineError(f"{self.name} ended its answer without saying how many tokens it has")
         timings = next((it.timings for it in reversed(chunks) if it.timings), Timings.model_validate({}))
         # A chunk of a server that sends no token ids counts as one token.
         n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
 from paceline.bench.jsonl import LineError, located, object_of, raw_lines
 from paceline.speculative.errors import UsageError
@@ -20,6 +18,7 @@ GROUPS = {
     "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
     "real": tuple(f"real-{name}" for name in ("code", "edit", "json", "agent", "grounded", "chat", "maths")),
 }
+SUITES = tuple(name for names in GROUPS.values() for name in names)
 FILE_FORMATS = ("specbench", "sessions")  # FORM of FORM:FILE
 
 
@@ -47,20 +46,6 @@ class Item:
         return self.earlier[len(self.earlier) - n_open :]
 
 
-def known_suites() -> dict[str, dict[str, str]]:
-    return dict(json.loads((FOLDER / "suites.json").read_text("utf-8")))
-
-
-def suites() -> list[dict[str, Any]]:
-    """Return a record for each suite of the package. tiny, full: number of items of each size."""
-    out = []
-    for name, about in known_suites().items():
-        sizes = Counter(item.size for item in load(name))
-        described = {key: about[key] for key in ("description", "licence")}
-        out.append({"name": name, **described, "tiny": sizes["tiny"], "full": sizes["full"]})
-    return out
-
-
 def load(text: str) -> list[Item]:
     """Return the items of comma-separated suites, groups or .jsonl files.
     A file has our fields (see Item), or the questions of Spec-Bench or SPEED-Bench; FORM:FILE names its form.
@@ -68,14 +53,7 @@ def load(text: str) -> list[Item]:
     out: dict[str, Item] = {}
     sessions: dict[str, tuple[str, ...]] = {}  # ids of their items so far
     for part in suite_names(text):
-        if is_file(part):
-            form, path = split_format(part)
-            items = read(Path(path), form)
-        elif part in known_suites():
-            items = read(FOLDER / f"{part}.jsonl")
-        else:
-            raise unknown("suite", part, [*GROUPS, *known_suites(), "a file ending in .jsonl"])
-        for item in items:
+        for item in read(*suite_file(part)):
             if item.id in out:
                 raise UsageError(f"--suite {text}: two items have the id {item.id!r}; each needs its own")
             earlier = sessions.get(item.session, ()) if item.session else ()
@@ -92,15 +70,16 @@ def suite_names(text: str) -> list[str]:
     return list(dict.fromkeys(name for some in names for name in some))
 
 
-def is_file(text: str) -> bool:
-    """True if a suite's name is that of a file."""
-    return text.endswith((".jsonl", ".json")) or "/" in text
-
-
-def split_format(text: str) -> tuple[str, str]:
-    """Return the form and path of FORM:FILE; the form is "" if not given."""
-    form, colon, path = text.partition(":")
-    return (form, path) if colon and form in FILE_FORMATS else ("", text)
+def suite_file(name: str) -> tuple[Path, str]:
+    """Return the file of a suite, and the form in FORM:FILE or "". Raises UsageError for an unknown suite."""
+    form, colon, path = name.partition(":")
+    if not colon or form not in FILE_FORMATS:
+        form, path = "", name
+    if path.endswith((".jsonl", ".json")) or "/" in path:
+        return Path(path), form
+    if name in SUITES:
+        return FOLDER / f"{name}.jsonl", ""
+    raise unknown("suite", name, [*GROUPS, *SUITES, "a file ending in .jsonl"])
 
 
 def read(path: Path, form: str = "") -> list[Item]:

@@ -211,9 +211,7 @@ def _turns(where: str, conversation: list[Message] | str, chat: bool) -> Iterato
 def _suite_items(suite: str) -> Iterator[tuple[Path, Sequence[Item]]]:
     """Yield the items of each of the suites, with the hashes of their prompts for ids."""
     for name in workload.suite_names(suite):
-        path = Path(workload.split_format(name)[1])
-        if not workload.is_file(name):
-            path = workload.FOLDER / f"{name}.jsonl"
+        path, _ = workload.suite_file(name)
         items = workload.load(name)
         ids = {item.id: prompt_id(item.messages or [("user", item.prompt)]) for item in items}
         out = []

@@ -15,7 +15,7 @@ from paceline.bench.gate import Contestant
 from paceline.bench.method import parse_all
 from paceline.bench.systems import BASELINES, join, parse
 from paceline.models import zoo
-from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.errors import BaselineError, UsageError
 
 METHODS = parse_all("plain,model:n_draft=3", {})
 FILES = (zoo.target_path(), zoo.draft_path())
@@ -36,18 +36,17 @@ def entries() -> Iterator[list[Contestant]]:
 def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
     path = str(write_fake_server(tmp_path / "a=b" / "c", "well"))
-    kinds = [("transformers", ""), ("llama-server", path), ("llama-lookup", path), ("openai", "http://h:1")]
+    kinds = [("transformers", ""), ("llama-server", path), ("openai", "http://h:1")]
     assert parse([f"{kind}={where}".rstrip("=") for kind, where in kinds]) == kinds
 
 
 @pytest.mark.parametrize(
     ("texts", "error", "said"),
     [
-        (["vllm"], UsageError, f"--peer vllm: unknown; choose from {', '.join(BASELINES)}"),
-        (["transformers", "transformers"], UsageError, "--peer transformers: given twice"),
-        (["openai"], UsageError, "--peer openai: give its address"),
-        (["llama-server=/nowhere/x"], PeerError, "there is no program /nowhere/x"),
-        (["llama-speculative=/nowhere/x"], PeerError, "there is no program /nowhere/x"),
+        (["vllm"], UsageError, f"--baseline vllm: unknown; choose from {', '.join(BASELINES)}"),
+        (["transformers", "transformers"], UsageError, "--baseline transformers: given twice"),
+        (["openai"], UsageError, "--baseline openai: give its address"),
+        (["llama-server=/nowhere/x"], BaselineError, "there is no program /nowhere/x"),
     ],
 )
 def test_what_is_no_program_is_refused(texts: list[str], error: type[Exception], said: str) -> None:
@@ -61,7 +60,7 @@ def test_program_that_cannot_draft_is_refused_and_those_started_are_closed(
     server, path = write_fake_server(tmp_path / "fake", "well"), tmp_path / "llama-server"
     path.write_text(f'#!/bin/sh\ncase "$*" in *--spec-type*) exit 3;; esac\nexec {server} "$@"\n')
     path.chmod(0o755)
-    with pytest.raises(PeerError, match="llama-server lookup ended with exit status 3"):
+    with pytest.raises(BaselineError, match="llama-server lookup ended with exit status 3"):
         join(entries, [("llama-server", str(path))], parse_all("plain,lookup", {}), *FILES, ENGINE)
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 
@@ -71,8 +70,3 @@ def test_two_programs_of_a_kind_are_told_apart(entries: list[Contestant], tmp_pa
     join(entries, [("llama-server", path) for path in paths], METHODS[:1], *FILES, ENGINE)
     assert [entry.name for entry in entries[1:]] == [f"llama-server={path}" for path in paths]
     assert all(entry.other_program_plain and entry.reference is entries[0] for entry in entries[1:])
-
-
-def test_a_program_without_any_of_the_methods_is_refused(entries: list[Contestant]) -> None:
-    with pytest.raises(UsageError, match="--peer llama-lookup: has none of the methods plain, model"):
-        join(entries, [("llama-lookup", "/nowhere")], METHODS, *FILES, ENGINE)
