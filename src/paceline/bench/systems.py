@@ -17,6 +17,9 @@ PLAIN, LOOKUP, MODEL, MTP = ("none",), ("lookup",), ("model",), ("mtp",)
 # Drafters of each kind of program.
 BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-server": (PLAIN, LOOKUP, MODEL, LOOKUP + MODEL, MODEL + LOOKUP, MTP, LOOKUP + MTP, MTP + LOOKUP),
+    "llama-speculative": (MODEL,),
+    "llama-speculative-simple": (MODEL,),
+    "llama-lookup": (LOOKUP,),
     "transformers": (PLAIN, LOOKUP, MODEL),
     "openai": (PLAIN,),
 }
@@ -24,7 +27,7 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Parse KIND or KIND=WHERE, each as (kind, where). Raises BaselineError for a missing program."""
-    from paceline.bench.baselines.llama_server import find_server
+    from paceline.bench.baselines.llama_server import find_program, find_server
 
     out: list[tuple[str, str]] = []
     for text in texts:
@@ -38,6 +41,8 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
             raise UsageError(f"--baseline {text}: {why}")
         if kind == "llama-server":
             find_server(where or None)
+        elif kind.startswith("llama-"):
+            find_program(where or kind)
         out.append((kind, where))
     return out
 
@@ -79,8 +84,12 @@ def start(
         from paceline.bench.baselines.hf import Transformers
 
         return Transformers(target, draft, drafting=drafting.drafters[0], **settings)
-    from paceline.bench.baselines.llama_server import LlamaServer, find_server
-
     settings |= {name: engine[name] for name in ("n_ctx", "flash_attention", "cache_type", "gpu_layers")}
-    method = ",".join(drafting.drafters)
-    return LlamaServer(find_server(where or None), target, draft, method=method, **settings)
+    if kind == "llama-server":
+        from paceline.bench.baselines.llama_server import LlamaServer, find_server
+
+        method = ",".join(drafting.drafters)
+        return LlamaServer(find_server(where or None), target, draft, method=method, **settings)
+    from paceline.bench.baselines.llama_cli import LlamaProgram
+
+    return LlamaProgram(kind, where or None, target, draft, **settings)

@@ -35,7 +35,7 @@ from paceline.speculative.sampling import Sampling
 has_server = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
 )
-HELP = Path(__file__).parents[2] / "data" / "llama_cpp" / "llama-server-help.txt"
+HELP = Path(__file__).parents[2] / "data" / "llama_cpp" / "0.3.36" / "llama-server-help.out.txt"
 PROMPT = "def fibonacci(n):\n"
 ASK = BenchRequest("ab", (1, 2), 3)
 

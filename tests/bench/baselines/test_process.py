@@ -1,4 +1,4 @@
-"""Other programs as processes: their log and their end."""
+"""Other programs as processes: their log, their limits, and their end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from pathlib import Path
 from time import monotonic, sleep
 
 import psutil
@@ -72,6 +73,36 @@ def test_log_of_a_program_that_does_not_start_is_quoted(
 def test_missing_program_is_named() -> None:
     with pytest.raises(BaselineError, match="/no/such/program cannot be started"):
         BackgroundProgram("baseline", ["/no/such/program"])
+
+
+def test_run_to_end_in_a_folder_leaves_both_outputs(tmp_path: Path) -> None:
+    script = r"printf '\377'; pwd; echo err >&2; sleep 0.1; exit $0"
+    with closing(BackgroundProgram("baseline", ["sh", "-c", script, "0"], tmp_path)) as program:
+        assert program.run_to_end(60) > 0
+        assert program.output() == (f"\ufffd{tmp_path}\n", "err\n")
+    with (
+        closing(BackgroundProgram("baseline", ["sh", "-c", script, "3"])) as program,
+        pytest.raises(BaselineError, match=THREE),
+    ):
+        program.run_to_end(60)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("yes", "wrote more than 1 MiB"),
+        ("yes >&2", "wrote more than 1 MiB"),
+        (FOREVER, "did not end within 0.5 s"),
+    ],
+)
+def test_program_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
+    monkeypatch.setattr(process, "MAX_OUTPUT", 1 << 20)
+    with (
+        closing(BackgroundProgram("baseline", ["sh", "-c", script])) as program,
+        pytest.raises(BaselineError, match=words),
+    ):
+        program.run_to_end(0.5 if script == FOREVER else 20)
+    assert gone(program.pid)
 
 
 def test_close_kills_a_program_that_ignores_sigterm_and_its_children(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,11 +62,15 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
         if find_spec(XLLAMACPP) is None:
             raise BaselineError("llama-server=xllamacpp needs the package: pip install xllamacpp")
         return (sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server")
-    path = where or "llama-server"
+    return (find_program(where or "llama-server", ", or pip install xllamacpp and use =xllamacpp"),)
+
+
+def find_program(path: str, advice: str = "") -> str:
+    """Return the absolute path of a program of llama.cpp. Raises BaselineError if there is none."""
     if (program := shutil.which(path)) is None:
-        ways = "python benchmarks/native_llama.py builds one, or pip install xllamacpp and use =xllamacpp"
-        raise BaselineError(f"there is no program {path}: name it as in --baseline llama-server=PATH; {ways}")
-    return (str(Path(program).resolve()),)
+        ways = f"python benchmarks/native_llama.py builds llama.cpp's{advice}"
+        raise BaselineError(f"there is no program {path}: name it as in --baseline NAME=PATH; {ways}")
+    return str(Path(program).resolve())
 
 
 class LlamaServer:

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import IO
 
@@ -22,7 +23,8 @@ from paceline.system.leaving import register_cleanup
 
 LOCAL = "127.0.0.1"
 SHUTDOWN_SECONDS = 3.0  # between SIGTERM and SIGKILL
-TAIL = 64 * 1024  # bytes of output that are read
+TAIL = 64 * 1024  # bytes of output that are read by default
+MAX_OUTPUT = 64 << 20  # bytes
 LOOK = 0.02  # seconds between polls
 ERROR = re.compile(r"error|fail|invalid|abort|terminat|compatible|must|what\(\)| E ")
 
@@ -37,10 +39,10 @@ def free_port() -> int:
 
 class BackgroundProgram:
     """A running program in its own process group, so that Ctrl-C reaches only us.
-    It ends with `close`, with this object, or with our process unless that is killed (SIGKILL). Raises
-    BaselineError if it cannot be started."""
+    It ends with `close`, with this object, or with our process unless that is killed (SIGKILL). folder: its
+    working directory. Raises BaselineError if it cannot be started."""
 
-    def __init__(self, name: str, argv: Sequence[str]) -> None:
+    def __init__(self, name: str, argv: Sequence[str], folder: Path | None = None) -> None:
         self.name = name
         # Files, not pipes: the program must not block until we read.
         self._logs: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
@@ -48,8 +50,8 @@ class BackgroundProgram:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
         try:
             self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=self._logs[0], stderr=self._logs[1],
-                start_new_session=True,
+                argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=self._logs[0],
+                stderr=self._logs[1], start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             for log in self._logs:
@@ -65,11 +67,14 @@ class BackgroundProgram:
             self._process.wait(timeout=patience)
         return self._process.poll() is not None
 
-    def output_tail(self) -> str:
+    def output(self, n_bytes: int = TAIL) -> tuple[str, str]:
         """Return the ends of stdout and stderr."""
         files = [log.fileno() for log in self._logs]
-        ends = [os.pread(file, TAIL, max(0, os.fstat(file).st_size - TAIL)) for file in files]
-        return "".join(end.decode(errors="replace") for end in ends)
+        out, err = (os.pread(file, n_bytes, max(0, os.fstat(file).st_size - n_bytes)) for file in files)
+        return out.decode(errors="replace"), err.decode(errors="replace")
+
+    def output_tail(self) -> str:
+        return "".join(self.output())
 
     def exit_description(self) -> str:
         code = self._process.returncode
@@ -91,6 +96,20 @@ class BackgroundProgram:
             if (ended := self.ended(LOOK)) or monotonic() > deadline:
                 late = f"was not ready within {timeout:g} s; its log: {self.log_excerpt()}"
                 raise BaselineError(f"{self.name} {self.exit_description() if ended else late}")
+
+    def run_to_end(self, timeout: float) -> int:
+        """Wait for the end and return the peak memory. Raises BaselineError for failure or excess."""
+        deadline, peak = monotonic() + timeout, 0
+        while not self.ended(LOOK):
+            peak = max(peak, self.memory() or 0)
+            too_much = any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs)
+            if too_much or monotonic() > deadline:
+                late = f"did not end within {timeout:g} s"
+                why = f"wrote more than {MAX_OUTPUT >> 20} MiB" if too_much else late
+                raise BaselineError(f"{self.name} {why} and was stopped")
+        if self._process.returncode != 0:
+            raise BaselineError(f"{self.name} {self.exit_description()}")
+        return peak
 
     def memory(self) -> int | None:
         """Return the bytes of RAM of the program and its children; None if it has ended."""
