@@ -18,7 +18,18 @@ from paceline.backends.interface import (
 from paceline.backends.registry import backend_name, open_engine
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.drafter_table import DRAFT, HEADS
-from paceline.fits import ABSENT, EXITS, EXPERT_VIEW, LAYER_VIEW, MTP, TOY, TargetTraits, why_not
+from paceline.fits import (
+    ABSENT,
+    EXITS,
+    EXPERT_VIEW,
+    LAYER_VIEW,
+    MTP,
+    NO_GRAPH,
+    TOY,
+    USABLE,
+    TargetTraits,
+    why_not,
+)
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
@@ -59,7 +70,9 @@ def header_traits(target: Path) -> TargetTraits:
     backend = backend_name(target)
     if backend == TOY:
         return TargetTraits(TOY, "free", is_mixture=False, is_windowed=False, mtp=ABSENT)
-    return replace(read_model_facts(model_path(target), tokens=False).traits, backend=backend)
+    traits = read_model_facts(model_path(target), tokens=False).traits
+    mtp = NO_GRAPH if backend != traits.backend and traits.mtp == USABLE else traits.mtp  # hf:FILE.gguf
+    return replace(traits, backend=backend, mtp=mtp)
 
 
 def loaded_traits(target: Backend) -> TargetTraits:

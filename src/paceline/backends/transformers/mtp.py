@@ -1,0 +1,167 @@
+"""Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2) with the layers in the target's own
+folder, as transformers has them (MtpModel).
+
+Row p has token p + 1 and the target's hidden state of token p, or for a drafted token the layer's own output
+above it. Several layers draft one token each: layer i has token p + 1 + i, and the output of layer i - 1 in
+that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.cache_utils import MtpCache
+from transformers.modeling_layers import MtpModel
+
+from paceline.backends.transformers.kind import WINDOWED
+from paceline.backends.transformers.loading import wrap_loading_errors
+from paceline.backends.transformers.strip import SequenceCache, StateCache
+from paceline.heads.arrays import to_numpy
+from paceline.heads.config import HeadConfig, TargetFacts
+from paceline.heads.draft_base import HeadBase
+from paceline.heads.session import EagleSession, NetworkSession, Row
+from paceline.speculative.interfaces import Session
+from paceline.speculative.tree import DraftTree
+
+if TYPE_CHECKING:
+    from paceline.backends.transformers.target import HfTarget
+
+
+class HfMtpDraft(HeadBase):
+    """The layers beside their target, which has the model `base`. One layer takes trees if the target does.
+    Raises ModelError if transformers cannot load the layers."""
+
+    kind = "mtp"
+
+    def __init__(self, target: HfTarget, base: Any) -> None:
+        super().__init__(target.path, target)
+        with wrap_loading_errors(target.path):
+            self.model: Any = MtpModel.from_pretrained(base, device_map={"": base.device}).eval()
+        self.settings, self.heads = target.settings, len(self.model.layers)
+        self.weight_bytes = sum(weight.nbytes for weight in self.model.layers.parameters())
+        self.takes_trees = self.heads == 1 and target.caps.max_branches > 1
+        self.max_depth, kinds = self.heads, getattr(self.model.config, "layer_types", None) or ()
+        if self.takes_trees:
+            self.max_depth = self.caps.n_ctx
+        else:
+            self.caps = replace(self.caps, max_branches=1)
+        facts = TargetFacts(layers=target.layers, hidden=target.hidden_size, vocab=target.vocab.size)
+        windows = tuple(self.model.config.sliding_window if kind == WINDOWED else 0 for kind in kinds)
+        self.config = HeadConfig(self.kind, facts, layer_ids=(target.layers,), windows=windows)
+
+    @property
+    def description(self) -> str:
+        return f"{self.heads} of the model's own layers (MTP)"
+
+    def identity(self) -> dict[str, Any]:
+        return {**self.inner.identity(), "draft": self.kind}
+
+    def open(self, beside: Session | None = None) -> NetworkSession:
+        kind = MtpTreeSession if self.takes_trees else MtpChainSession
+        return kind(self, self.model.embed_tokens.weight.new_empty(0), self.caps.n_ctx)
+
+    def fuse(self, features: Any) -> Any:
+        """Return what the first layer reads of the target's hidden states."""
+        return features[:, 0]
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
+    def compute(
+        self, layer: int, tokens: Sequence[int], hidden: Any, positions: Sequence[int], cache: Any
+    ) -> Any:
+        """Return a layer's outputs of rows [n, hidden_size]."""
+        ids, at = torch.tensor([[tokens], [positions]], device=hidden.device)
+        return self.model.forward_layer(layer, hidden[None], at, cache, input_ids=ids)[0]
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
+    def logits(self, out: Any) -> Any:
+        return self.model._project_to_logits(out)
+
+    def close(self) -> None:
+        """Drop the layers, but not the target."""
+        self.model = None
+
+
+class MtpTreeSession(EagleSession):
+    """A text in one layer of plain attention."""
+
+    _head: Any
+
+    def __init__(self, draft: HfMtpDraft, like: Any, n_ctx: int) -> None:
+        super().__init__(draft, like, n_ctx)
+        self._caches: list[Any] = [SequenceCache()]
+
+    def _forward(self, tokens: Sequence[int], hidden: Any, positions: Sequence[int], mask: Any) -> Any:
+        if mask is not None:
+            if window := max(self._head.config.windows, default=0):  # that of drafted tokens moves on
+                mask[:, : max(0, positions[0] - self._first + 1 - window)] = False
+            mask = torch.where(mask, 0.0, -torch.inf).to(hidden.dtype)[None, None]  # added to the scores
+        self._head.model.create_masks_for_mtp_layer = lambda *_: {"attention_mask": mask}
+        return self._head.compute(0, tokens, hidden, [at + 1 for at in positions], self._caches[0])
+
+
+class MtpCheckpointCache(StateCache, MtpCache):  # type: ignore[misc]  # transformers is untyped here
+    """The cache of several layers, or of those with a state."""
+
+
+class MtpChainSession(NetworkSession):
+    """A text in several layers, or in one with a state, which returns to a checkpoint before the root.
+    A layer holds back its last output of the text: the next layer's row needs a token more."""
+
+    _head: Any
+    _cache: Any
+    _last: list[Any]  # outputs held back [0 or 1, hidden_size]
+
+    def __init__(self, draft: HfMtpDraft, like: Any, n_ctx: int) -> None:
+        super().__init__(draft, like, n_ctx)
+        self._truncate(0)
+
+    def _read(self, tokens: Sequence[int], features: Any) -> None:
+        hidden, end = features[:, 0], self._next + 1 + len(tokens)
+        for layer, last in enumerate(self._last):
+            if len(hidden):
+                out = torch.cat([last, self._layer(layer, tokens, hidden, end)])
+                self._last[layer], hidden = out[-1:], out[:-1]
+        self._cache.save_checkpoint(end)
+
+    def _layer(self, layer: int, tokens: Sequence[int], hidden: Any, end: int) -> Any:
+        """Compute as many rows as there are hidden states, of the last tokens. end: position after these."""
+        first = end - len(hidden)
+        return self._head.compute(layer, tokens[-len(hidden) :], hidden, range(first, end), self._cache)
+
+    def _root(self, token: int, features: Any) -> Row:
+        self._path, self._hidden = list[int](), features[:, 0]
+        return self._draft(token)
+
+    def _nodes(self, tree: DraftTree, known: int) -> None:
+        self._rows += [self._draft(token) for token in tree.tokens[known:]]
+
+    def _draft(self, token: int) -> Row:
+        """Return the logits after the root, or after a drafted token, by the next layer."""
+        layer = min(len(self._path), len(self._last) - 1)  # a longer draft is only measured
+        self._path.append(token)
+        out = self._layer(layer, self._path, self._hidden, self._next + 1 + len(self._path))
+        self._hidden = torch.cat([self._last[layer], out])
+        row: Row = to_numpy(self._head.logits(out[-1:]))[0]
+        return row
+
+    def _commit(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Let the root wait until all layers compute it."""
+        self._rewind()
+
+    def _skip_to(self, start: int) -> None:
+        super()._skip_to(start)
+        self._last = [last[:0] for last in self._last]
+
+    def rewind(self, n: int) -> None:
+        """Keep all rows or none."""
+        super().rewind(n if n > self._next else 0)
+
+    def _truncate(self, n: int) -> None:
+        if n:
+            self._cache.restore()
+        else:
+            self._cache = MtpCheckpointCache(self._head.model.config)
+            self._last = [self._like.new_zeros(0, self._shape[1])] * self._head.heads
