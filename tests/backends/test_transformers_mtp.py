@@ -228,6 +228,19 @@ def test_drafted_text_is_plain_text(folders: tuple[Path, Path], width: int, temp
             assert sum(len(step.path) for step in steps) > (0 if draft_temp else 5)
 
 
+def test_the_layers_draft_in_generate(folders: tuple[Path, Path]) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folders[1]).to(DEVICE)
+    given: dict[str, Any] = {"inputs": torch.tensor([TEXT], device=DEVICE), "max_new_tokens": 16}
+    plain = model.generate(**given, do_sample=False)
+    given |= {"custom_generate": paceline.hf_generate, "draft_model": "view:mtp", "drafters": ("mtp",)}
+    given |= {"drafting": {"p_min": 0.0}}
+    model.generate(**given)  # the first time it is measured
+    passes = list[Any]()
+    with model.register_forward_pre_hook(lambda *got: passes.append(got)):
+        assert torch.equal(model.generate(**given, do_sample=False), plain)
+    assert len(passes) < 14
+
+
 def test_auto_finds_the_layers_by_itself_and_the_folder_says_so(
     folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

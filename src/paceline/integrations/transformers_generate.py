@@ -48,7 +48,8 @@ def hf_generate(
     as beams and several answers to one prompt.
 
     drafters: names, as for `paceline run --draft`.
-    draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22").
+    draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22",
+    "view:mtp").
     drafting: other fields of Drafting.
     stream_to: the streamer, which transformers does not pass on.
     stop_tokenizer: the tokenizer of `stop_strings`, likewise."""

@@ -157,22 +157,18 @@ def test_index_that_names_missing_or_other_files_is_refused(tmp_path: Path, tabl
 
 
 def test_layers_for_multi_token_prediction_and_what_a_step_of_them_reads(tmp_path: Path) -> None:
-    def facts(model_type: str, *names: str, **config: Any) -> Any:
-        config |= {
-            "model_type": model_type,
-            "num_hidden_layers": 2,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 1,
-        }
+    def facts(model_type: str, *names: str, dtype: type = np.float32, **config: Any) -> Any:
+        config |= {"num_hidden_layers": 2, "n_routed_experts": 4, "num_experts_per_tok": 1}
         sizes = [(name, 40 if ".experts." in name else 10) for name in ("lm_head.weight", *names)]
-        write_safetensors(tmp_path / "model.safetensors", {name: np.zeros(n, np.int8) for name, n in sizes})
-        return facts_of(tmp_path, **config)
+        write_safetensors(tmp_path / "model.safetensors", {name: np.zeros(n, dtype) for name, n in sizes})
+        return facts_of(tmp_path, model_type=model_type, **config)
 
     trunk = "model.embed_tokens.weight", "model.layers.1.mlp.experts.0.up_proj.weight"
     own = "model.layers.2.eh_proj.weight", "model.layers.2.mlp.experts.0.up_proj.weight"
     copies = "model.layers.2.embed_tokens.weight", "model.layers.2.shared_head.head.weight"
     whole = facts("glm4_moe", *trunk, *own, *copies, num_nextn_predict_layers=1)
     assert (whole.mtp, whole.mtp_cost) == (USABLE, pytest.approx((20 + 10) / (10 + 10)))
+    assert facts("glm4_moe", *trunk, *own, num_nextn_predict_layers=1, dtype=np.int8).mtp == NO_GRAPH
     assert facts("mellum", *trunk, "mtp.fc.weight", num_nextn_predict_layers=1).mtp == USABLE
     assert facts("glm4_moe", *trunk, num_nextn_predict_layers=1).mtp == STRIPPED
     assert facts("glm4_moe", *trunk, num_nextn_predict_layers=0).mtp == ABSENT

@@ -162,27 +162,28 @@ def _mtp(model_type: str, number: Callable[..., int], weights: Sequence[Path]) -
     if (heads := number(*_MTP_HEADS)) == 0 or model_type not in _MTP_TYPES:
         return NO_GRAPH if heads else ABSENT, 0.0
     used, experts, layers = number(*_EXPERTS_USED), number(*_EXPERTS), number(*_LAYERS)
+    tensors = {name: one for file in weights for name, one in read_tensors(file).items()}
     read = {
         name: size * (used / experts if experts and ".experts." in name else 1.0)
-        for file in weights
-        for name, size in tensor_sizes(file).items()
+        for name, (_, size) in tensors.items()
         if not _COPIES.search(name)
     }
     own = [name for name in read if (of := _MTP_WEIGHT.search(name)) and int(of[1] or layers) >= layers]
     cost = step_cost(read, own, heads, "model.embed_tokens.weight", "lm_head.weight")
-    return USABLE if own else STRIPPED, cost
+    is_plain = {tensors[name][0] for name in own} <= WIDTHS.keys()  # MtpModel ignores the scales of others
+    return (USABLE if is_plain else NO_GRAPH) if own else STRIPPED, cost
 
 
-def tensor_sizes(file: Path) -> dict[str, int]:
-    """Return the bytes of the tensors in a safetensors file, none for other files. Raises ModelError."""
+def read_tensors(file: Path) -> dict[str, tuple[str, int]]:
+    """Return types and bytes of a safetensors file's tensors, {} for other files. Raises ModelError."""
     if file.suffix != ".safetensors":
         return {}
     with open_regular_file(file) as data:
         try:
             header = parse_json(data.read(min(_MAX_INDEX_BYTES, int.from_bytes(data.read(8), "little"))))
             header.pop("__metadata__", None)
-            places = {name: tensor["data_offsets"] for name, tensor in header.items()}
-            return {name: end - start for name, (start, end) in places.items()}
+            found = {name: (one["dtype"], one["data_offsets"]) for name, one in header.items()}
+            return {name: (str(dtype), end - start) for name, (dtype, (start, end)) in found.items()}
         except (ValueError, TypeError, KeyError) as error:
             raise ModelError(f"{file}: is cut short or damaged ({error}): fetch it again") from error
 
