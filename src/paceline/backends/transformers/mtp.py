@@ -1,28 +1,35 @@
-"""Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2) with the layers in the target's own
-folder, as transformers has them (MtpModel).
+"""Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): layers in the target's own folder, as
+transformers has them (MtpModel), or in a folder of their own, Gemma 4's assistant.
 
 Row p has token p + 1 and the target's hidden state of token p, or for a drafted token the layer's own output
 above it. Several layers draft one token each: layer i has token p + 1 + i, and the output of layer i - 1 in
 that row.
+
+An assistant has no keys and values but those of the target's last layers, which it reads in the target's
+cache. So nothing of the text is computed, and drafted tokens see each other by the layers' output only: the
+rows of a tree all have the root's position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
-from paceline.backends.transformers.kind import WINDOWED
-from paceline.backends.transformers.loading import wrap_loading_errors
+from paceline.backends.common import parameters
+from paceline.backends.transformers.kind import WINDOWED, text_config
+from paceline.backends.transformers.loading import identity, load_config, load_model, wrap_loading_errors
 from paceline.backends.transformers.strip import SequenceCache, StateCache
 from paceline.heads.arrays import to_numpy
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.draft_base import HeadBase
 from paceline.heads.session import EagleSession, NetworkSession, Row
+from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import DraftTree
 
@@ -30,27 +37,40 @@ if TYPE_CHECKING:
     from paceline.backends.transformers.target import HfTarget
 
 
-class HfMtpDraft(HeadBase):
-    """The layers beside their target, which has the model `base`. One layer takes trees if the target does.
-    Raises ModelError if transformers cannot load the layers."""
+class MtpBase(HeadBase):
+    """Layers beside their target."""
 
     kind = "mtp"
+    model: Any
+
+    def __init__(self, path: Path, target: HfTarget) -> None:
+        super().__init__(path, target)
+        self.settings, layers = target.settings, target.layers
+        facts = TargetFacts(layers=layers, hidden=target.hidden_size, vocab=target.vocab.size)
+        self.config = HeadConfig(kind=self.kind, target=facts, layer_ids=(layers,))
+
+    def close(self) -> None:
+        """Drop the layers, but not the target."""
+        self.model = None
+
+
+class HfMtpDraft(MtpBase):
+    """The layers of the target's folder, for the model `base`. One layer takes trees if the target does.
+    Raises ModelError if transformers cannot load them."""
 
     def __init__(self, target: HfTarget, base: Any) -> None:
         super().__init__(target.path, target)
         with wrap_loading_errors(target.path):
-            self.model: Any = MtpModel.from_pretrained(base, device_map={"": base.device}).eval()
-        self.settings, self.heads = target.settings, len(self.model.layers)
+            self.model = MtpModel.from_pretrained(base, device_map={"": base.device}).eval()
         self.weight_bytes = sum(weight.nbytes for weight in self.model.layers.parameters())
-        self.takes_trees = self.heads == 1 and target.caps.max_branches > 1
-        self.max_depth, kinds = self.heads, getattr(self.model.config, "layer_types", None) or ()
+        self.heads, config = len(self.model.layers), self.model.config
+        self.max_depth, self.takes_trees = self.heads, self.heads == 1 and target.caps.max_branches > 1
         if self.takes_trees:
             self.max_depth = self.caps.n_ctx
+            is_windowed = (getattr(config, "layer_types", None) or [""])[0] == WINDOWED
+            self.config = replace(self.config, windows=(config.sliding_window,) if is_windowed else ())
         else:
             self.caps = replace(self.caps, max_branches=1)
-        facts = TargetFacts(layers=target.layers, hidden=target.hidden_size, vocab=target.vocab.size)
-        windows = tuple(self.model.config.sliding_window if kind == WINDOWED else 0 for kind in kinds)
-        self.config = HeadConfig(self.kind, facts, layer_ids=(target.layers,), windows=windows)
 
     @property
     def description(self) -> str:
@@ -68,9 +88,7 @@ class HfMtpDraft(HeadBase):
         return features[:, 0]
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
-    def compute(
-        self, layer: int, tokens: Sequence[int], hidden: Any, positions: Sequence[int], cache: Any
-    ) -> Any:
+    def compute(self, layer: int, tokens: Sequence[int], hidden: Any, positions: Any, cache: Any) -> Any:
         """Return a layer's outputs of rows [n, hidden_size]."""
         ids, at = torch.tensor([[tokens], [positions]], device=hidden.device)
         return self.model.forward_layer(layer, hidden[None], at, cache, input_ids=ids)[0]
@@ -79,9 +97,47 @@ class HfMtpDraft(HeadBase):
     def logits(self, out: Any) -> Any:
         return self.model._project_to_logits(out)
 
-    def close(self) -> None:
-        """Drop the layers, but not the target."""
-        self.model = None
+
+class HfAssistantDraft(MtpBase):
+    """The assistant in the folder `path`, beside the target with the model `base`.
+    cells: of each kind of layers the target's layer whose cache is read, its heads of keys, and their size.
+    Raises ModelError if it is another target's."""
+
+    def __init__(self, target: HfTarget, base: Any, path: Path) -> None:
+        super().__init__(path, target)
+        whole, text = load_config(path), text_config(base.config)
+        own, facts = text_config(whole), self.config.target
+        fits = own.model_type == text.model_type and len({*own.layer_types}) == 2
+        fits = fits and (whole.backbone_hidden_size, own.vocab_size) == (facts.hidden, facts.vocab)
+        if not fits or _cache_shapes(own) != _cache_shapes(text):
+            raise ModelError(f"{path}: is the assistant (MTP) of another model than {target.path}")
+        layers = {kind: i for i, kind in enumerate(text.layer_types) if text.kv_sharing_modes[i] == "store"}
+        self.cells = {kind: (layers[kind], *shape) for kind, shape in _cache_shapes(text).items()}
+        dtype, attention = str(base.dtype).removeprefix("torch."), target.settings["attention"]
+        self.settings = {**target.settings, "dtype": dtype}
+        self.model = load_model(path, device=str(base.device), dtype=dtype, attention=attention)
+        self.weight_bytes = int(self.model.get_memory_footprint())
+        self._embed, self.max_depth = base.get_input_embeddings(), self.caps.n_ctx
+
+    @property
+    def description(self) -> str:
+        return f"{self.model.config.model_type} {parameters(self.model.num_parameters())} (MTP)"
+
+    def identity(self) -> dict[str, Any]:
+        return identity(self.path, self.settings)
+
+    def open(self, beside: Session | None = None) -> HfAssistantSession:
+        session = HfAssistantSession(self, self._embed.weight.new_empty(0), self.caps.n_ctx, self._embed)
+        self.reopen(session, beside)
+        return session
+
+    def reopen(self, session: Any, beside: Session | None) -> None:
+        session.beside = beside
+
+
+def _cache_shapes(config: Any) -> dict[str, tuple[int, int]]:
+    layers = zip(config.layer_types, config.per_layer_config, strict=True)
+    return {kind: (layer.num_key_value_heads, layer.head_dim) for kind, layer in layers}
 
 
 class MtpTreeSession(EagleSession):
@@ -165,3 +221,38 @@ class MtpChainSession(NetworkSession):
         else:
             self._cache = MtpCheckpointCache(self._head.model.config)
             self._last = [self._like.new_zeros(0, self._shape[1])] * self._head.heads
+
+
+class HfAssistantSession(EagleSession):
+    """A text in an assistant. beside: the target's session, None in measurements."""
+
+    _head: Any
+    beside: Any
+
+    def _read(self, tokens: Sequence[int], features: Any) -> None:
+        """Compute nothing: the text is in the target's cache."""
+
+    def _root(self, token: int, features: Any) -> Row:
+        self._outputs = []
+        return self._add(self._forward([token], features[:, 0], (), None))[0]
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
+    def _forward(self, tokens: Sequence[int], hidden: Any, positions: Sequence[int], mask: Any) -> Any:
+        """Compute rows that see the target's cells before the root, and have its position."""
+        n, root, seen = len(tokens), max(1, len(self.tokens) - 1), {}
+        for kind, (index, heads, width) in self._head.cells.items():
+            both = [self._like.new_zeros(1, heads, root, width)] * 2
+            if self.beside is not None:
+                layer = self.beside.slot.cache.layers[index]
+                both = [layer.keys[:, :, :root], layer.values[:, :, :root]]
+            seen[kind] = tuple(part.expand(n, -1, -1, -1) for part in both)
+        embedded = self._embed(torch.tensor(tokens, device=self._like.device))
+        return self._head.model(
+            inputs_embeds=torch.cat([embedded, hidden], -1)[:, None],
+            position_ids=torch.full((n, 1), root, device=self._like.device),
+            shared_kv_states=seen,
+        )
+
+    def _add(self, out: Any) -> list[Row]:
+        self._outputs += list(out.last_hidden_state)
+        return list(to_numpy(out.logits[:, 0]))

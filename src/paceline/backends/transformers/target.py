@@ -29,7 +29,6 @@ from paceline.backends.common import (
 from paceline.backends.interface import OutputHead
 from paceline.backends.speculative_prefill import Attention, look_ahead
 from paceline.backends.transformers import weights
-from paceline.backends.transformers.assistant import HfAssistantDraft
 from paceline.backends.transformers.attention_weights import attention_weights
 from paceline.backends.transformers.forward import HfForward
 from paceline.backends.transformers.kind import (
@@ -50,7 +49,7 @@ from paceline.backends.transformers.loading import (
     openmp_threads,
     out_of_memory_error,
 )
-from paceline.backends.transformers.mtp import HfMtpDraft
+from paceline.backends.transformers.mtp import HfAssistantDraft, HfMtpDraft
 from paceline.backends.transformers.passes import PendingForward, compute
 from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.backends.transformers.strip import SequenceCache, StateCache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,8 @@ from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind, step_cost
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
-from paceline.models.headers.plain_file import (
-    exists,
-    open_regular_file,
-    os_error_reason,
-    read_json,
-    read_text,
-)
+from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_tensors, read_text
 from paceline.speculative.errors import ModelError
-from paceline.system.strict_json import parse_json
 
 Json = Mapping[str, Any]
 MAX_TEMPLATE = 4 << 20
@@ -39,12 +32,8 @@ _ARCHS |= {"qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe", "granitemoehybrid": 
 # Architectures unknown to llama.cpp.
 _RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
 _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-_EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
-# Layers for multi-token prediction: their number, the models of which transformers computes them (MtpModel),
-# their weights, and those that are the model's own, again.
-_MTP_HEADS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+# Models of which transformers has the layers for multi-token prediction (MtpModel); their weights, and copies
+# of the model's own.
 _MTP_TYPES = frozenset({"deepseek_v3", "glm4_moe", "inkling_text", "mellum", "sarvam_mla", "sarvam_moe"})
 _MTP_WEIGHT = re.compile(r"(?:^|\.)mtp\.|^model\.layers\.(\d{1,9})\.")
 _COPIES = re.compile(r"\.layers\..*\.(embed_tokens|shared_head\.head)\.weight$")
@@ -69,7 +58,11 @@ def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
     sliding, number = config.get("use_sliding_window") is not False, partial(_first_number, config)
-    mtp, mtp_cost = _mtp(model_type, number, weights)
+    experts = number("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+    used = number("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
+    layers = number("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    heads = number("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+    mtp, mtp_cost = _mtp(model_type, weights, heads, layers, used / experts if experts else 1.0)
     names = [folder.absolute().name, _word(whole, "_name_or_path")]
     if folder.parent.name == "snapshots":  # of the hub's cache, where a revision's hash is the folder's name
         names.insert(0, folder.parent.parent.name.rpartition("--")[2])
@@ -83,10 +76,10 @@ def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
         quantisation=quantisation,
         size=size,
         n_ctx=number("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"),
-        n_layers=number(*_LAYERS),
+        n_layers=layers,
         n_vocab=number("vocab_size") or len(tokenizer.texts if tokenizer else ()),
-        experts=number(*_EXPERTS),
-        experts_used=number(*_EXPERTS_USED),
+        experts=experts,
+        experts_used=used,
         memory=memory,
         mtp=mtp,
         mtp_cost=mtp_cost,
@@ -155,37 +148,24 @@ def _first_number(config: Json, *keys: str) -> int:
     return 0
 
 
-def _mtp(model_type: str, number: Callable[..., int], weights: Sequence[Path]) -> tuple[str, float]:
-    """Return ModelFacts.mtp and mtp_cost. number: of a key of the configuration."""
+def _mtp(model_type: str, weights: Sequence[Path], heads: int, layers: int, used: float) -> tuple[str, float]:
+    """Return ModelFacts.mtp and mtp_cost. used: the share of experts that a token uses."""
     if model_type.startswith("gemma4"):
         return SEPARATE, 0.0
-    if (heads := number(*_MTP_HEADS)) == 0 or model_type not in _MTP_TYPES:
+    if not heads or model_type not in _MTP_TYPES:
         return NO_GRAPH if heads else ABSENT, 0.0
-    used, experts, layers = number(*_EXPERTS_USED), number(*_EXPERTS), number(*_LAYERS)
-    tensors = {name: one for file in weights for name, one in read_tensors(file).items()}
+    found = {name: one for file in weights for name, one in read_tensors(file).items()}
     read = {
-        name: size * (used / experts if experts and ".experts." in name else 1.0)
-        for name, (_, size) in tensors.items()
+        name: size * (used if ".experts." in name else 1.0)
+        for name, (_, size) in found.items()
         if not _COPIES.search(name)
     }
     own = [name for name in read if (of := _MTP_WEIGHT.search(name)) and int(of[1] or layers) >= layers]
+    if not own:
+        return STRIPPED, 0.0
+    is_plain = {found[name][0] for name in own} <= WIDTHS.keys()  # MtpModel ignores the scales of others
     cost = step_cost(read, own, heads, "model.embed_tokens.weight", "lm_head.weight")
-    is_plain = {tensors[name][0] for name in own} <= WIDTHS.keys()  # MtpModel ignores the scales of others
-    return (USABLE if is_plain else NO_GRAPH) if own else STRIPPED, cost
-
-
-def read_tensors(file: Path) -> dict[str, tuple[str, int]]:
-    """Return types and bytes of a safetensors file's tensors, {} for other files. Raises ModelError."""
-    if file.suffix != ".safetensors":
-        return {}
-    with open_regular_file(file) as data:
-        try:
-            header = parse_json(data.read(min(_MAX_INDEX_BYTES, int.from_bytes(data.read(8), "little"))))
-            header.pop("__metadata__", None)
-            found = {name: (one["dtype"], one["data_offsets"]) for name, one in header.items()}
-            return {name: (str(dtype), end - start) for name, (dtype, (start, end)) in found.items()}
-        except (ValueError, TypeError, KeyError) as error:
-            raise ModelError(f"{file}: is cut short or damaged ({error}): fetch it again") from error
+    return USABLE if is_plain else NO_GRAPH, cost
 
 
 def _cache_kind(arch: str, config: Json) -> str:
