@@ -91,6 +91,27 @@ ODD: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "max_position_embeddings": 256, "pad_token_id": 1,
     },
 }  # fmt: skip
+# Families whose layers for multi-token prediction transformers has.
+MIXTURE: dict[str, Any] = {
+    **LIKE_LLAMA, **HEAD, **EXPERTS, "num_hidden_layers": 2, "n_routed_experts": 4,
+    "moe_intermediate_size": 24, "first_k_dense_replace": 1, "num_mtp_layers": 1,
+}  # fmt: skip
+MTP: dict[str, dict[str, Any]] = {
+    "glm4_moe": MIXTURE,
+    "deepseek_v3": {
+        **MIXTURE, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8, "v_head_dim": 8, "n_group": 1, "topk_group": 1,
+    },
+    "mellum": {
+        **MIXTURE, "num_experts": 4, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "inkling_text": {
+        **MIXTURE, "num_mtp_layers": 2, "local_layer_ids": [0], "d_rel": 4, "rel_extent": 16,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "n_shared_experts": 1,
+        "sliding_window_size": 8, "logits_mup_width_multiplier": 1.0,
+    },
+}  # fmt: skip
 
 
 def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:
@@ -98,7 +119,8 @@ def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:
     import torch
     import transformers
 
-    config = transformers.AutoConfig.for_model(kind, **{**(ARCHITECTURES | RECURRENT | ODD)[kind], **changes})
+    known = ARCHITECTURES | RECURRENT | ODD | MTP
+    config = transformers.AutoConfig.for_model(kind, **{**known[kind], **changes})
     torch.manual_seed(seed)
     return with_large_weights(transformers.AutoModelForCausalLM.from_config(config))
 

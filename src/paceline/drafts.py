@@ -19,7 +19,7 @@ from paceline.backends.interface import (
 from paceline.backends.registry import backend_name, open_engine
 from paceline.backends.views import ModelView, SupportsViews, parse_view
 from paceline.drafter_table import DRAFT, HEADS
-from paceline.fits import ABSENT, EXITS, EXPERT_VIEW, LAYER_VIEW, MTP, TOY, TargetTraits, why_not
+from paceline.fits import ABSENT, EXITS, EXPERT_VIEW, LAYER_VIEW, MTP, NO_GRAPH, TOY, TargetTraits, why_not
 from paceline.heads.confidence import Confidence, read_confidence
 from paceline.heads.exit_target import ExitTarget
 from paceline.heads.files import head_config, read_head
@@ -60,7 +60,8 @@ def header_traits(target: Path) -> TargetTraits:
     backend = backend_name(target)
     if backend == TOY:
         return TargetTraits(TOY, "free", is_mixture=False, is_windowed=False, mtp=ABSENT)
-    return replace(read_model_facts(model_path(target), tokens=False).traits, backend=backend)
+    traits = read_model_facts(model_path(target), tokens=False).traits
+    return traits if traits.backend == backend else replace(traits, backend=backend, mtp=NO_GRAPH)
 
 
 def loaded_traits(target: Backend) -> TargetTraits:

@@ -79,8 +79,8 @@ EXCLUSIONS = (
               (LLAMA_CPP,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW), "views are for GGUF and transformers models", (TOY,)),
     Exclusion((LAYER_VIEW, EXPERT_VIEW, *EXITS), NO_PART, (TRANSFORMERS,), RECURRENT),
-    Exclusion((MTP,), "transformers leaves out a model's layers for multi-token prediction (MTP): a GGUF "
-              "file of it can have them", (TRANSFORMERS,), mtp=(USABLE, ABSENT, STRIPPED, NO_GRAPH)),
+    Exclusion((MTP,), "transformers does not compute the target's layers for multi-token prediction (MTP): "
+              "llama.cpp may, in a GGUF file", (TRANSFORMERS,), mtp=(NO_GRAPH,)),
     Exclusion((MTP,), "the target's file has no layers for multi-token prediction (MTP): many models have "
               "them in a repository of their own, whose name ends in -MTP-GGUF", mtp=(ABSENT,)),
     Exclusion((MTP,), "the weights of the target's layers for multi-token prediction (MTP) were left out of "

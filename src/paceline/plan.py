@@ -19,7 +19,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.heads.confidence import Confidence
 from paceline.models import zoo
 from paceline.models.headers.header import is_assistant
-from paceline.models.headers.plain_file import require_gguf_path
+from paceline.models.headers.plain_file import exists, require_gguf_path
 from paceline.models.names import MTP_VIEW, is_view, model_path
 from paceline.models.resolve import file_of
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
@@ -104,11 +104,11 @@ def model_files(
 
 def drafts_itself(target: Path, options: LoadOptions) -> bool:
     """Return whether `auto` can use the target's own layers for multi-token prediction."""
-    if AUTO not in options.drafting.drafters or options.target is None or backend_name(target) != LLAMA_CPP:
+    if AUTO not in options.drafting.drafters or options.target is None:
         return False
     if options.engine.exact_greedy and not resolve_kernels(target, options.engine.kernels):
         return False  # passes of one shape are for a model's chains
-    return target.is_file() and header_traits(target).mtp == USABLE
+    return exists(model_path(target)) and header_traits(target).mtp == USABLE
 
 
 def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from assistants import AssistantWorld
 from command_line import command
 from gguf_architectures import write_architecture
 from hf_models import DEVICE, LIKE_LLAMA, folder_of, tokenizer_of, with_large_weights
-from paceline.backends.transformers.assistant import HfAssistantDraft
+from paceline.backends.transformers.mtp import HfAssistantDraft
 from paceline.backends.transformers.target import HfTarget
 from paceline.models import zoo
 from paceline.speculative.errors import ModelError, PacelineError, UsageError

@@ -162,8 +162,8 @@ def missing_layers(e: Evidence) -> Iterator[Cause]:
         remedy = "use a file that has them: repositories whose name ends in -MTP-GGUF (paceline pull)"
         yield Cause("MTP layers left out", MEDIUM, why, remedy)
     elif e.mtp == NO_GRAPH:
-        why = "the target's file has layers for its next tokens, which this llama.cpp cannot compute"
-        yield Cause("MTP layers not computed", MEDIUM, why, "a newer llama-cpp-python may know them")
+        why = "the target has layers for its next tokens, which the engine cannot compute (paceline pairs)"
+        yield Cause("MTP layers not computed", MEDIUM, why, "a newer version of the engine may know them")
 
 
 def quantised_cache(e: Evidence) -> Iterator[Cause]:

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafts import kind_of, open_view, require_fit
 from paceline.engine import InferenceEngine
-from paceline.fits import ABSENT, TRANSFORMERS, TargetTraits
+from paceline.fits import MTP, TRANSFORMERS, TargetTraits
 from paceline.profiling.pass_costs import costs_of, refresh
 from paceline.request_handle import RequestHandle
 from paceline.settings import Drafting
@@ -48,7 +48,8 @@ def hf_generate(
     as beams and several answers to one prompt.
 
     drafters: names, as for `paceline run --draft`.
-    draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22").
+    draft_model: another loaded model with the same vocabulary, or a part of this model ("view:exit=22",
+    "view:mtp").
     drafting: other fields of Drafting.
     stream_to: the streamer, which transformers does not pass on.
     stop_tokenizer: the tokenizer of `stop_strings`, likewise."""
@@ -141,9 +142,9 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     target: Any = HfTarget.around(model, sessions=MAX_SESSIONS)
     small: Any = None
     if isinstance(draft_model, str):
-        view = Path(draft_model)
-        require_fit(draft_model, kind_of(view), TargetTraits(TRANSFORMERS, target.caps.rollback, mtp=ABSENT))
-        small = open_view(view, target)
+        kind = kind_of(view := Path(draft_model))
+        require_fit(draft_model, kind, TargetTraits(TRANSFORMERS, target.caps.rollback))
+        small = target.open_mtp() if kind == MTP else open_view(view, target)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)
     costs = costs_of(target, small) if drafting.policy == "rate" and not drafting.plain else None

@@ -3,9 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gguf_architectures import write_architecture
 from hub_files import byte_level, write_folder, write_json
+from paceline.drafts import header_traits
+from paceline.fits import ABSENT, MTP, NO_GRAPH, STRIPPED, USABLE, why_not
+from paceline.heads.files import write_safetensors
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
 from paceline.models.headers.hub_folder import arch_of, read_folder, read_weights
 from paceline.speculative.errors import ModelError
@@ -149,3 +154,28 @@ def test_index_that_names_missing_or_other_files_is_refused(tmp_path: Path, tabl
     write_json(tmp_path / "model.safetensors.index.json", {"weight_map": table})
     with pytest.raises(ModelError, match=reason):
         read_weights(tmp_path)
+
+
+def test_layers_for_multi_token_prediction_and_what_a_step_of_them_reads(tmp_path: Path) -> None:
+    def facts(model_type: str, *names: str, dtype: type = np.float32, **config: Any) -> Any:
+        config |= {"num_hidden_layers": 2, "n_routed_experts": 4, "num_experts_per_tok": 1}
+        sizes = [(name, 40 if ".experts." in name else 10) for name in ("lm_head.weight", *names)]
+        write_safetensors(tmp_path / "model.safetensors", {name: np.zeros(n, dtype) for name, n in sizes})
+        return facts_of(tmp_path, model_type=model_type, **config)
+
+    trunk = "model.embed_tokens.weight", "model.layers.1.mlp.experts.0.up_proj.weight"
+    own = "model.layers.2.eh_proj.weight", "model.layers.2.mlp.experts.0.up_proj.weight"
+    copies = "model.layers.2.embed_tokens.weight", "model.layers.2.shared_head.head.weight"
+    whole = facts("glm4_moe", *trunk, *own, *copies, num_nextn_predict_layers=1)
+    assert (whole.mtp, whole.mtp_cost) == (USABLE, pytest.approx((20 + 10) / (10 + 10)))
+    assert facts("glm4_moe", *trunk, *own, num_nextn_predict_layers=1, dtype=np.int8).mtp == NO_GRAPH
+    assert facts("mellum", *trunk, "mtp.fc.weight", num_nextn_predict_layers=1).mtp == USABLE
+    assert facts("glm4_moe", *trunk, num_nextn_predict_layers=1).mtp == STRIPPED
+    assert facts("glm4_moe", *trunk, num_nextn_predict_layers=0).mtp == ABSENT
+    assert facts("qwen3_5_text", *trunk, mtp_num_hidden_layers=1).mtp == NO_GRAPH
+    assert "llama.cpp may, in a GGUF" in why_not(MTP, header_traits(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(bytes(20))
+    with pytest.raises(ModelError, match="cut short or damaged"):
+        facts_of(tmp_path, model_type="glm4_moe", num_nextn_predict_layers=1)
+    file = write_architecture(tmp_path / "m.gguf", "qwen35", next_token_heads=1)
+    assert header_traits(Path(f"hf:{file}")).mtp == NO_GRAPH

@@ -29,7 +29,6 @@ from paceline.backends.common import (
 from paceline.backends.interface import OutputHead
 from paceline.backends.speculative_prefill import Attention, look_ahead
 from paceline.backends.transformers import weights
-from paceline.backends.transformers.assistant import HfAssistantDraft
 from paceline.backends.transformers.attention_weights import attention_weights
 from paceline.backends.transformers.forward import HfForward
 from paceline.backends.transformers.kind import (
@@ -50,6 +49,7 @@ from paceline.backends.transformers.loading import (
     openmp_threads,
     out_of_memory_error,
 )
+from paceline.backends.transformers.mtp import HfAssistantDraft, HfMtpDraft
 from paceline.backends.transformers.passes import PendingForward, compute
 from paceline.backends.transformers.session import CacheSlots, HfSession
 from paceline.backends.transformers.strip import SequenceCache, StateCache
@@ -240,11 +240,10 @@ class HfTarget(LoadedTarget):
             out._change = f"without {n} of {2 * self.layers} blocks"
         return out
 
-    def open_mtp(self, path: Path | None = None) -> HfAssistantDraft:
+    def open_mtp(self, path: Path | None = None) -> HfMtpDraft | HfAssistantDraft:
         """See PredictsFurtherTokens."""
-        if path is None:
-            raise UsageError(f"{self.path}: its MTP layers are in a folder of their own: give it as -md")
-        return HfAssistantDraft(self, self._require_open(), path)
+        model = self._require_open()
+        return HfMtpDraft(self, model) if path is None else HfAssistantDraft(self, model, path)
 
     def expert_counts(self) -> tuple[int, int]:
         used, experts = experts_of(text_config(self._require_open().config))

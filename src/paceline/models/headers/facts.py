@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,6 +95,16 @@ class ModelFacts:
             is_windowed=self.sliding_window > 0,
             mtp=self.mtp,
         )
+
+
+def step_cost(
+    read: Mapping[str, float], own: Collection[str], layers: int, embedding: str, output: str
+) -> float:
+    """Return ModelFacts.mtp_cost. read: bytes of tensors, or of the part that a token uses. own: names of
+    those of MTP layers."""
+    layer, matrix = sum(read[name] for name in own), read.get(output, read.get(embedding, 0.0))
+    total = sum(read.values()) - layer - read.get(embedding, 0.0) * (output in read)
+    return (layer / layers + matrix) / total if layer and total > 0 else 0.0
 
 
 def cache_kind(arch: str) -> str:

@@ -177,11 +177,9 @@ def mtp_cost(parts: Sequence[GGUFHeader], arch: str) -> float:
         for part in parts
         for tensor in part.tensors
     }
-    output = read.get("output.weight", read.get("token_embd.weight", 0.0))
     layers = _mtp_layers(parts[0], arch)
-    own = sum(n for name, n in read.items() if (of := _LAYER.match(name)) and int(of[1]) in layers)
-    total = sum(read.values()) - own - read.get("token_embd.weight", 0.0) * ("output.weight" in read)
-    return (own / len(layers) + output) / total if own and total > 0 else 0.0
+    own = [name for name in read if (of := _LAYER.match(name)) and int(of[1]) in layers]
+    return facts.step_cost(read, own, len(layers), "token_embd.weight", "output.weight")
 
 
 def is_assistant(path: Path) -> bool:

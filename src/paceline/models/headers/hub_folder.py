@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.fits import ABSENT, SEPARATE
-from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind
+from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
+from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind, step_cost
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
-from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_text
+from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_tensors, read_text
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]
@@ -32,6 +32,11 @@ _ARCHS |= {"qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe", "granitemoehybrid": 
 # Architectures unknown to llama.cpp.
 _RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
 _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
+# Models of which transformers has the layers for multi-token prediction (MtpModel); their weights, and copies
+# of the model's own.
+_MTP_TYPES = frozenset({"deepseek_v3", "glm4_moe", "inkling_text", "mellum", "sarvam_mla", "sarvam_moe"})
+_MTP_WEIGHT = re.compile(r"(?:^|\.)mtp\.|^model\.layers\.(\d{1,9})\.")
+_COPIES = re.compile(r"\.layers\..*\.(embed_tokens|shared_head\.head)\.weight$")
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_WEIGHT_FILES = 4096
 _PATH = re.compile(r"[/\\:\0]")
@@ -53,6 +58,11 @@ def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
     quantisation = _quantisation(whole, config)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
     sliding, number = config.get("use_sliding_window") is not False, partial(_first_number, config)
+    experts = number("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+    used = number("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
+    layers = number("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    heads = number("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+    mtp, mtp_cost = _mtp(model_type, weights, heads, layers, used / experts if experts else 1.0)
     names = [folder.absolute().name, _word(whole, "_name_or_path")]
     if folder.parent.name == "snapshots":  # of the hub's cache, where a revision's hash is the folder's name
         names.insert(0, folder.parent.parent.name.rpartition("--")[2])
@@ -66,12 +76,13 @@ def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
         quantisation=quantisation,
         size=size,
         n_ctx=number("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"),
-        n_layers=number("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        n_layers=layers,
         n_vocab=number("vocab_size") or len(tokenizer.texts if tokenizer else ()),
-        experts=number("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
-        experts_used=number("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"),
+        experts=experts,
+        experts_used=used,
         memory=memory,
-        mtp=SEPARATE if arch.startswith("gemma4") else ABSENT,
+        mtp=mtp,
+        mtp_cost=mtp_cost,
         sliding_window=number("sliding_window") if sliding else 0,
         chat_template=_template(folder),
         tokenizer=tokenizer,
@@ -135,6 +146,26 @@ def _first_number(config: Json, *keys: str) -> int:
         if found := numbers(config.get(key)):
             return max(found)
     return 0
+
+
+def _mtp(model_type: str, weights: Sequence[Path], heads: int, layers: int, used: float) -> tuple[str, float]:
+    """Return ModelFacts.mtp and mtp_cost. used: the share of experts that a token uses."""
+    if model_type.startswith("gemma4"):
+        return SEPARATE, 0.0
+    if not heads or model_type not in _MTP_TYPES:
+        return NO_GRAPH if heads else ABSENT, 0.0
+    found = {name: one for file in weights for name, one in read_tensors(file).items()}
+    read = {
+        name: size * (used if ".experts." in name else 1.0)
+        for name, (_, size) in found.items()
+        if not _COPIES.search(name)
+    }
+    own = [name for name in read if (of := _MTP_WEIGHT.search(name)) and int(of[1] or layers) >= layers]
+    if not own:
+        return STRIPPED, 0.0
+    is_plain = {found[name][0] for name in own} <= WIDTHS.keys()  # MtpModel ignores the scales of others
+    cost = step_cost(read, own, heads, "model.embed_tokens.weight", "lm_head.weight")
+    return USABLE if is_plain else NO_GRAPH, cost
 
 
 def _cache_kind(arch: str, config: Json) -> str:

@@ -12,6 +12,8 @@ from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.validation import did_you_mean
 from paceline.system.strict_json import parse_json
 
+MAX_HEADER_BYTES = 64 << 20  # of safetensors
+
 
 def open_regular_file(path: Path) -> BinaryIO:
     """Open a regular file for reading, links followed. Raises ModelError for anything else."""
@@ -74,6 +76,20 @@ def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
         return parse_json(read_text(path, limit))
     except ValueError as error:
         raise ModelError(f"{path}: is no JSON ({error})") from error
+
+
+def read_tensors(file: Path) -> dict[str, tuple[str, int]]:
+    """Return types and bytes of a safetensors file's tensors, {} for other files. Raises ModelError."""
+    if file.suffix != ".safetensors":
+        return {}
+    with open_regular_file(file) as data:
+        try:
+            header = parse_json(data.read(min(MAX_HEADER_BYTES, int.from_bytes(data.read(8), "little"))))
+            header.pop("__metadata__", None)
+            found = {name: (one["dtype"], one["data_offsets"]) for name, one in header.items()}
+            return {name: (str(dtype), end - start) for name, (dtype, (start, end)) in found.items()}
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(f"{file}: is cut short or damaged ({error}): fetch it again") from error
 
 
 def os_error_reason(error: OSError | ValueError) -> str:
