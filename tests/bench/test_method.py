@@ -67,6 +67,7 @@ def test_a_stored_plan_is_the_plan() -> None:
         ({"n": 1}, "from the second on"),
         ({"baselines": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
         ({"baselines": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "--temp"),
+        ({"baselines": ("llama-server",), "sampling": Sampling(temperature=0.7, top_k=9)}, "without top-k"),
     ],
 )
 def test_plans_that_cannot_be_measured_are_refused(values: dict[str, Any], said: str) -> None:

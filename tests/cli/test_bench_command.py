@@ -214,18 +214,23 @@ def test_program_that_fails_is_reported_and_others_keep_their_speeds(
     assert [child for child in children if "fake_llama_server" in child] == []
 
 
-def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, kept: Path) -> None:
+@pytest.mark.parametrize("temp", [0.0, 0.8])
+def test_llama_server_joins_in_its_own_methods(
+    capsys: Capture, tmp_path: Path, kept: Path, temp: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.bench.gate.SAMPLED_CHECK_SIZES", ((4, 20),))
     pytest.importorskip("xllamacpp", reason="it carries a llama-server")
     suite = write_suite(
         tmp_path / "suite.jsonl", {"id": "a", "prompt": "def f(x):\n    return x\n\ndef g(x):"}
     )
     done = command(
         capsys, "bench", "-t", "1", "--methods", "lookup", "--baseline", "llama-server=xllamacpp", "-n", "16",
-        "--rounds", "1", "--suite", suite, "-o", kept, "--json",
+        "--rounds", "1", "--suite", suite, "-o", kept, "--json", "--temp", str(temp),
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     systems = {result["system"]: result for result in done.json["results"]}
     assert list(systems) == ["plain", "lookup", "llama-server", "llama-server lookup"]
+    assert ("sampled output not checked" in systems["llama-server lookup"]["verdict"]) == (temp > 0)
     for one in systems.values():
         assert one["lossless"]
         assert one["n_tokens"] == 16

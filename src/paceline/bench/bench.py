@@ -139,8 +139,10 @@ class Bench:
             target = models.plain.target
             actual = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
             given = asdict(engine)
-            files = self._target, self._draft
-            systems.join(turns.entries, self._baselines, self._methods, *files, given | actual)
+            systems.join(
+                turns.entries, self._baselines, self._methods, self._target, self._draft, given | actual,
+                samples=not plan.sampling.greedy,
+            )  # fmt: skip
             self._begin(turns, given)
             start, seconds = perf_counter(), 60 * plan.minutes or math.inf
             if not plan.sampling.greedy:

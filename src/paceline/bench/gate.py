@@ -54,6 +54,7 @@ class GateVerdict:
 
 
 NOT_CHECKED = GateVerdict(False, "not checked to the end")
+SAMPLES_ELSEWHERE = GateVerdict(True, "sampled output not checked")  # of another program
 
 
 @dataclass

@@ -41,9 +41,12 @@ class BenchPlan:
 
     def __post_init__(self) -> None:
         validate_fields(self)
-        if self.baselines and (self.keep_prompts or not self.sampling.greedy):
-            why = "other programs read every prompt, and their sampled output cannot be checked"
-            raise UsageError(f"--baseline: {why}: leave out --keep-prompts and --temp")
+        if self.baselines and self.keep_prompts:
+            raise UsageError("--baseline: other programs read every prompt: leave out --keep-prompts")
+        others = {baseline.partition("=")[0] for baseline in self.baselines} - {"llama-server"}
+        if not self.sampling.greedy and (others or (self.baselines and self.sampling.filtered)):
+            why = "only llama-server is compared with --temp, and without top-k, top-p or min-p"
+            raise UsageError(f"--baseline: {why}")
         if self.n == 1:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")
 

@@ -11,7 +11,13 @@ from time import perf_counter
 from typing import Any
 
 from paceline.api import LLM
-from paceline.bench.gate import NOT_CHECKED, Contestant, DifferenceClassifier, sampled_verdict
+from paceline.bench.gate import (
+    NOT_CHECKED,
+    SAMPLES_ELSEWHERE,
+    Contestant,
+    DifferenceClassifier,
+    sampled_verdict,
+)
 from paceline.bench.method import Method
 from paceline.bench.paceline_system import LoadedModels, PacelineSystem, resident
 from paceline.bench.prompts import RequestBuilder
@@ -115,7 +121,10 @@ class Runner:
                             entry.judge(self.examiner, item.id, ask, answer)
                 tick("gate")
             for entry in self.entries[1:]:
-                if not sampling.greedy and isinstance(entry.system, PacelineSystem):
+                if sampling.greedy:
+                    continue
+                entry.sampled = SAMPLES_ELSEWHERE
+                if isinstance(entry.system, PacelineSystem):
                     entry.sampled = NOT_CHECKED
                     greedy = self.plain.greedy_tokens
                     texts = [[*ask.tokens, *greedy[id_]] for id_, ask in self.asks.items()]

@@ -49,11 +49,11 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def join(
     entries: list[Contestant], given: Sequence[tuple[str, str]], methods: Sequence[Method], target: Path,
-    draft: Path | None, engine: Mapping[str, Any],
+    draft: Path | None, engine: Mapping[str, Any], *, samples: bool = False,
 ) -> None:  # fmt: skip
     """Start the programs and append them to `entries`, whose owner closes them.
-    engine: settings of the target. A program's drafted output must repeat its own plain output, if it has
-    one; whether that equals the target's is reported."""
+    engine: settings of the target. samples: requests have a temperature. A program's drafted output
+    must repeat its own plain output, if it has one; whether that equals the target's is reported."""
     kinds = [kind for kind, _ in given]
     for kind, where in given:
         label = kind if kinds.count(kind) == 1 else f"{kind}={where}".rstrip("=")
@@ -61,7 +61,7 @@ def join(
         for method in (method for method in methods if method.drafting.drafters in BASELINES[kind]):
             name = label if method.plain else f"{label} {method.name}"
             used = draft if method.needs_draft else None
-            system = start(kind, where, name, method.drafting, target, used, engine)
+            system = start(kind, where, name, method.drafting, target, used, engine, samples=samples)
             budget = None if method.plain else method.drafting.budget
             own_plain = method.plain and kind != "openai"
             entries.append(Contestant(system, budget, reference, other_program_plain=own_plain))
@@ -71,7 +71,7 @@ def join(
 
 def start(
     kind: str, where: str, name: str, drafting: Drafting, target: Path, draft: Path | None,
-    engine: Mapping[str, Any],
+    engine: Mapping[str, Any], *, samples: bool,
 ) -> System:  # fmt: skip
     """Start a program for one method. where: the text after `=`."""
     if kind == "openai":
@@ -88,8 +88,8 @@ def start(
     if kind == "llama-server":
         from paceline.bench.baselines.llama_server import LlamaServer, find_server
 
-        method = ",".join(drafting.drafters)
-        return LlamaServer(find_server(where or None), target, draft, method=method, **settings)
+        method, command = ",".join(drafting.drafters), find_server(where or None)
+        return LlamaServer(command, target, draft, method=method, samples=samples, **settings)
     from paceline.bench.baselines.llama_cli import LlamaProgram
 
     return LlamaProgram(kind, where or None, target, draft, **settings)

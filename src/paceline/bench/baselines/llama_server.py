@@ -32,6 +32,7 @@ LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 # Our drafters -> llama.cpp's speculation types.
 SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple", "mtp": SELF_DRAFTING}
+PROBABILISTIC = 11549  # the first build that can sample its drafts and verify them by rejection sampling
 # Fields of Sampling, of /completion and, with hyphens, flags.
 PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty")
 SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
@@ -76,9 +77,10 @@ def find_program(path: str, advice: str = "") -> str:
 class LlamaServer:
     """A llama-server that is stopped by `close`. It samples greedily, or at a temperature without filters.
     method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
-    `parallel` slots. n_draft, p_min: None uses the program's default. settings: of `model_arguments`. extra:
-    further arguments. start_timeout, timeout: seconds to load, and of silence. Raises BaselineError, which
-    quotes the log, if it does not start or cannot speculate."""
+    `parallel` slots. n_draft, p_min: None uses the program's default. samples: drafts are drawn at the
+    request's temperature, if the program can. settings: of `model_arguments`. extra: further arguments.
+    start_timeout, timeout: seconds to load, and of silence. Raises BaselineError, which quotes the log, if it
+    does not start or cannot speculate."""
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class LlamaServer:
         p_min: float | None = None,
         n_ctx: int,
         parallel: int = 1,
+        samples: bool = False,
         extra: Sequence[str] = (),
         start_timeout: float = 300.0,
         timeout: float = 120.0,
@@ -111,6 +114,8 @@ class LlamaServer:
             *("-np", str(parallel), "--cache-ram", "0", "--host", LOCAL, "--port", str(port)),
             *extra,
         ]
+        if samples and any(one.startswith("draft-") for one in types) and self._build() >= PROBABILISTIC:
+            argv += ["--spec-draft-sampling", "probabilistic"]
         self._endpoint = Endpoint(name, self.url, timeout, {})
         self._program = BackgroundProgram(name, argv)
         with ExitStack() as stack:
@@ -171,6 +176,11 @@ class LlamaServer:
             return "unknown"
         lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
         return next((truncated(line[8:].strip()) for line in lines if line.startswith("version:")), "unknown")
+
+    def _build(self) -> int:
+        """Return the number of llama.cpp's build, 0 if unknown."""
+        numbers = re.findall(r"\d+", self.version().partition("(")[0])
+        return int(numbers[-1]) if numbers else 0
 
     @property
     def pid(self) -> int:

@@ -20,7 +20,8 @@ SETTINGS = {
     "-ctvd": "speculative.draft.cache_type_v", "--host": "hostnames", "--port": "port",
     "--cache-ram": "cache_ram_mib", "--fit": "fit_params", "--spec-draft-n-max": "speculative.draft.n_max",
     "--spec-draft-n-min": "speculative.draft.n_min", "--spec-draft-p-min": "speculative.draft.p_min",
-    "--spec-type": "speculative.types", "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
+    "--spec-draft-sampling": "speculative.draft.probabilistic", "--spec-type": "speculative.types",
+    "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
     "--spec-ngram-map-k-size-m": "speculative.ngram_map_k.size_m",
     "--spec-ngram-map-k4v-size-m": "speculative.ngram_map_k4v.size_m",
 }  # fmt: skip
@@ -34,7 +35,7 @@ def converted(text: str, default: Any) -> Any:
     if isinstance(default, Enum):
         kind, name = default.name.rpartition("_TYPE_")[0], FLASH_ATTENTION.get(text, text)
         return type(default)[f"{kind}_TYPE_{name.upper().replace('-', '_')}"]
-    return text == "on" if isinstance(default, bool) else type(default)(text)
+    return text in ("on", "probabilistic") if isinstance(default, bool) else type(default)(text)
 
 
 def main() -> None:
