@@ -188,7 +188,9 @@ class MtpDraft(HeadBase):
 
     @property
     def description(self) -> str:
-        return f"{self.heads} of the model's own layers (MTP)"
+        reduced = self.vocabulary
+        some = "" if reduced is None else f", drafting {len(reduced.ids):,} of {self.vocab.size:,} tokens"
+        return f"{self.heads} of the model's own layers (MTP){some}"
 
     def identity(self) -> dict[str, Any]:
         return {**self.inner.identity(), "draft": self.kind}
