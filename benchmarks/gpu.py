@@ -53,6 +53,7 @@ PACKAGES += " typer annotated-doc shellingham"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 DRIVERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
 PYTHON, PACELINE = (sys.executable, "-c"), (sys.executable, "-m", "paceline")
+INFLATE = (sys.executable, "-m", "tools.inflate")
 VERSIONS = (
     "import torch, transformers as t; c = torch.cuda; print('transformers', t.__version__, 'torch', "
     "torch.__version__, 'CUDA', torch.version.cuda, c.get_device_name() if c.is_available() else 'no GPU')"
@@ -181,7 +182,7 @@ def cuda_flags(arch: str) -> list[str]:
 
 def inflate(given: argparse.Namespace) -> Iterator[Part]:
     how = ["--params", given.params, "--type", "BF16", "--from", given.model, "--force"]
-    yield f"{given.model}, {given.params}", [*PACELINE, "zoo", "inflate", given.work / BF16, *how], last_line
+    yield f"{given.model}, {given.params}", [*INFLATE, given.work / BF16, *how], last_line
     # Read once: transformers takes long to read a GGUF file.
     yield "for transformers", [*PYTHON, SAVE, given.work / BF16, given.work / HF], last_line
 

@@ -28,12 +28,14 @@ from gguf import LlamaFileType
 
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.logit_drift import teacher_forced_logits
-from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
+
+sys.path.append(str(Path(__file__).parents[1]))  # for tools
+
+from tools.inflate import inflate, parse_count
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 SHOWN = (2, 4, 8, 16)

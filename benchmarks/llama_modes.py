@@ -58,14 +58,16 @@ from paceline.bench.suites import workload
 from paceline.bench.summary import Interval, ratio, summarize
 from paceline.bench.system import BenchRequest, ItemMeasurements
 from paceline.cli.groups import FLASH_ATTENTION
-from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
 from paceline.report import bench as tables
 from paceline.settings import Drafting, LoadOptions
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
+
+sys.path.append(str(Path(__file__).parents[1]))  # for tools
+
+from tools.inflate import inflate, parse_count
 
 NGRAMS = ("ngram-simple", "ngram-mod", "ngram-cache", "ngram-map-k")
 LONGEST = 64  # tokens that an n-gram mode drafts at most

@@ -45,13 +45,15 @@ from paceline.bench.replay.traces import Trace
 from paceline.bench.suites import workload
 from paceline.bench.summary import Interval
 from paceline.cli.groups import FLASH_ATTENTION
-from paceline.cli.zoo import parse_count
 from paceline.loading import load
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
 from paceline.profiling.pass_costs import costs_of
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling
+
+sys.path.append(str(Path(__file__).parents[1]))  # for tools
+
+from tools.inflate import inflate, parse_count
 
 AUTO, ALONE = "auto", "suffix+lookup:policy=rate"  # with what there is; without a draft model
 SHIPPED = "shipped"  # the file as it comes

@@ -32,11 +32,13 @@ from clients import Load, Messages, ask, load
 from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.suites import workload
-from paceline.cli.zoo import parse_count
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.models.zoo.inflate import inflate
 from paceline.server.service import PREFILL_CHUNK_TOKENS
+
+sys.path.append(str(Path(__file__).parents[1]))  # for tools
+
+from tools.inflate import inflate, parse_count
 
 MODES = "none,model:8:0.75,ngram-simple"
 OURS = "paceline"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import raw_gguf
 from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, copy_part, write_gguf
-from paceline.models.zoo.inflate import write_widened
-from paceline.models.zoo.layout import read_layout
+from tools.inflate import write_widened
+from tools.layout import read_layout
 
 
 def finish(writer: GGUFWriter) -> None:

@@ -19,6 +19,7 @@ from paceline.speculative.errors import PacelineError
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 PACELINE = (sys.executable, "-m", "paceline")
+INFLATE = (sys.executable, "-m", "tools.inflate")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def main() -> int:
         print(f"demo: writing {BUILD.name}/{model.name} (once)", file=sys.stderr)
         BUILD.mkdir(exist_ok=True)
         size = ("--params", demo.params, "--type", demo.ftype)
-        inflate = [*PACELINE, "zoo", "inflate", str(model), "--from", str(demo.source), *size, "--force"]
+        inflate = [*INFLATE, str(model), "--from", str(demo.source), *size, "--force"]
         if code := subprocess.run(inflate, stdout=subprocess.DEVNULL).returncode:
             return code
     print(f"--- prompt ---\n{prompt.read_text('utf-8').rstrip()}", flush=True)

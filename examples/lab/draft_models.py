@@ -22,12 +22,15 @@ import paceline
 from paceline.bench.text_comparison import judge
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.zoo.inflate import write_widened
-from paceline.models.zoo.layout import read_layout
 from paceline.report.table import number, write_table
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.tree import chain
+
+sys.path.append(str(Path(__file__).parents[2]))  # for tools
+
+from tools.inflate import write_widened
+from tools.layout import read_layout
 
 PROMPT = Path(__file__).parents[1] / "prompt.txt"
 LONGEST = 8
@@ -136,7 +139,7 @@ def report(trials: dict[str, Trial], curve: dict[int, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Which draft model pays, and why.")
     parser.add_argument("-n", type=int, default=96, help="tokens to decode (default: 96)")
-    parser.add_argument("-m", type=Path, help="a GGUF target made by `paceline zoo inflate`")
+    parser.add_argument("-m", type=Path, help="a GGUF target made by `python -m tools.inflate`")
     parser.add_argument("-t", type=int, help="threads (default: one a physical core)")
     options = parser.parse_args()
     if options.n < LEAST:

@@ -75,7 +75,7 @@ def imported(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stderr.split()}
 
 
-@pytest.mark.parametrize("args", [["run"], ["bench"], ["zoo", "inflate"]])
+@pytest.mark.parametrize("args", [["run"], ["bench"], ["zoo", "path"]])
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
     loaded = imported(f"from paceline.cli.app import invoke; assert invoke({[*args, '--help']}) == 0")
     assert "typer" in loaded

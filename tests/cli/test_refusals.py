@@ -148,7 +148,6 @@ def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, ar
         ("bench --suite real-cod", "did you mean real-code"),
         ("run hi -m ./targt.gguf", "did you mean target.gguf?"),
         ("run hi -m ollama:lama3.2:3b", "did you mean ollama:llama3.2:3b?"),
-        ("zoo inflate out.gguf --type Q8", "did you mean Q8_0?"),
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_nearest(

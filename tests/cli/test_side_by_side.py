@@ -16,12 +16,12 @@ from paceline.models import zoo
 
 pytestmark = pytest.mark.slow
 
-INFLATE = ("--type", "F16", "--params")
+INFLATE, SIZE = "tools.inflate", ("--type", "F16", "--params")  # writes for long
 
 
-def together(commands: Sequence[Sequence[str | Path]], **env: str) -> list[Done]:
+def together(commands: Sequence[Sequence[str | Path]], module: str = "paceline", **env: str) -> list[Done]:
     """Start all commands at once and return their results."""
-    processes = [start(*command, **env) for command in commands]
+    processes = [start(*command, module=module, **env) for command in commands]
     ends = [process.communicate(timeout=300) for process in processes]
     return [
         Done(process.returncode, out.decode(), err.decode())
@@ -35,7 +35,7 @@ def names(folder: Path) -> list[str]:
 
 def test_of_inflations_into_one_file_one_succeeds_and_the_others_say_why_not(tmp_path: Path) -> None:
     out, other = tmp_path / "out.gguf", tmp_path / "other.gguf"
-    ends = together([("zoo", "inflate", path, *INFLATE, "20M") for path in (out, out, out, other)])
+    ends = together([(path, *SIZE, "20M") for path in (out, out, out, other)], INFLATE)
     assert (ends[3].code, ends[3].out) == (0, f"{other}\n")
     assert sorted(done.code for done in ends[:3]) == [0, 2, 2]
     for done in ends:
@@ -64,9 +64,9 @@ def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) 
     assert {path.stat().st_mode & 0o077 for path in home.rglob("*")} == {0}
 
 
-def writing(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+def writing(folder: Path) -> subprocess.Popen[bytes]:
     """An inflation that has begun to write and goes on for long."""
-    process = start("zoo", "inflate", folder / "large.gguf", *INFLATE, "1B", *more)
+    process = start(folder / "large.gguf", *SIZE, "1B", module=INFLATE)
     end = time.monotonic() + 60
     while not any(path.stat().st_size for path in folder.glob(".paceline-*.tmp")):
         assert process.poll() is None

@@ -1,10 +1,9 @@
-"""`paceline zoo`: what it prints, and what it leaves on the disk."""
+"""`paceline zoo`: what it prints."""
 
 from __future__ import annotations
 
 import json
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
 
 import pytest
 
@@ -36,22 +35,3 @@ def test_path_prints_where_a_model_is(capsys: Capture) -> None:
     assert (done.code, done.out, done.err) == (0, f"{zoo.target_path()}\n", "")
     words = "the zoo has no 'best': choose from target, draft, smollm2"
     command(capsys, "zoo", "path", "best").refused(2, words)
-
-
-def test_refused_inflation_leaves_the_disk_unchanged(capsys: Capture, tmp_path: Path) -> None:
-    kept, new = tmp_path / "kept.gguf", tmp_path / "new.gguf"
-    kept.write_bytes(b"precious")
-    command(capsys, "zoo", "inflate", kept).refused(2, "kept.gguf: exists")
-    words = "--params lots: write a number of parameters such as 200M"
-    command(capsys, "zoo", "inflate", new, "--params", "lots").refused(2, words)
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]
-
-
-@pytest.mark.slow
-def test_inflate_prints_the_path_of_a_file_that_runs(capsys: Capture, tmp_path: Path) -> None:
-    out = tmp_path / "30m.gguf"
-    done = command(capsys, "zoo", "inflate", out, "--params", "30M", "--type", "F16")
-    assert (done.code, done.out) == (0, f"{out}\n")
-    assert done.err.endswith(f"M parameters, {out.stat().st_size / 1e6:,.0f} MB\n")
-    record = command(capsys, "run", "-m", out, "-t", "1", "-n", "4", "--json", "def add(a, b):\n").json
-    assert record["n_tokens"] == 4

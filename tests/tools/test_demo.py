@@ -18,8 +18,8 @@ import json, sys
 from pathlib import Path
 with open({asked!r}, "a") as file:
     print(json.dumps(sys.argv[1:]), file=file)
-if sys.argv[1] == "zoo":
-    Path(sys.argv[3]).touch()
+if sys.argv[1] == "inflate":
+    Path(sys.argv[2]).touch()
 """
 
 
@@ -27,7 +27,9 @@ if sys.argv[1] == "zoo":
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Commands that the demo has given, a line each, to a program that obeys none."""
     (tmp_path / "program.py").write_text(STAND_IN.format(asked=str(tmp_path / "asked")))
-    monkeypatch.setattr(demo, "PACELINE", (sys.executable, str(tmp_path / "program.py")))
+    program = (sys.executable, str(tmp_path / "program.py"))
+    monkeypatch.setattr(demo, "PACELINE", program)
+    monkeypatch.setattr(demo, "INFLATE", (*program, "inflate"))
     monkeypatch.setattr(demo, "BUILD", tmp_path / "build")
     return tmp_path / "asked"
 
@@ -45,7 +47,7 @@ def test_the_real_model_is_inflated_once_and_asked_through_its_template(
     assert (demo.main(), demo.main()) == (0, 0)
     made, first, second = commands(asked)
     model = str(tmp_path / "build" / "demo-smollm2-360M-BF16.gguf")
-    assert made[:5] == ["zoo", "inflate", model, "--from", str(source)]
+    assert made[:4] == ["inflate", model, "--from", str(source)]
     assert first == second
     assert first[:2] == ["run", "--compare"]
     assert {"--chat", model} <= set(first)

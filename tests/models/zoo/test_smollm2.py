@@ -13,9 +13,9 @@ from command_line import command
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.header import read_model_facts
-from paceline.models.zoo.inflate import write_widened
-from paceline.models.zoo.layout import read_layout
 from real_model import smollm2
+from tools.inflate import inflate, write_widened
+from tools.layout import read_layout
 
 Capture = pytest.CaptureFixture[str]
 WEEK = "Name the seven days of the week."
@@ -49,9 +49,7 @@ def test_its_weights_compute_the_same_in_a_wider_model(tmp_path: Path) -> None:
 def test_inflated_it_gives_its_answer(capsys: Capture, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     out = tmp_path / "larger.gguf"
-    size = ("--params", "192M", "--type", "BF16")
-    done = command(capsys, "zoo", "inflate", out, "--from", "zoo:smollm2", *size)
-    assert (done.code, done.out) == (0, f"{out}\n")
+    inflate(smollm2(), out, 192_000_000, "BF16")
     made, old = read_model_facts(out), read_model_facts(smollm2())
     assert (made.chat_template, made.n_ctx, made.tokenizer) == (old.chat_template, old.n_ctx, old.tokenizer)
     done = command(capsys, "run", "-m", out, "-t", "1", "-n", "16", "--chat", WEEK)

@@ -1,4 +1,8 @@
-"""Function-preserving widening: a larger model with exactly the output of a small one.
+"""Function-preserving widening: a larger model with exactly the output of a small one, for demos and
+benchmarks at realistic cost.
+
+    python -m tools.inflate OUT --from zoo:smollm2 --params 1B --type Q4_0
+
 After Net2Net (Chen et al. 2015, arXiv:1511.05641). The residual stream d -> D is padded with zeros. Each
 RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which compensates for the longer mean. New heads
 and feed-forward columns, and new groups of a Mamba-2 layer or heads of a gated delta net, meet zero output
@@ -8,7 +12,10 @@ the last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,6 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from paceline.cli.interrupts import INTERRUPTED, Interrupts, install_exit_handlers
+from paceline.cli.output import print_note
+from paceline.cli.progress import STEPS, by_share
+from paceline.cli.progress import progress as drawn
+from paceline.cli.references import resolved
 from paceline.models.headers.gguf_file import (
     GGUFFile,
     TensorRows,
@@ -26,14 +38,17 @@ from paceline.models.headers.gguf_file import (
     weight_type,
     write_gguf,
 )
-from paceline.models.zoo.layout import Layout, choose_layout, read_layout, segments_of, tensor_shapes
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.validation import read_number
 from paceline.system.whole import check_output, write_output
+from tools.layout import Layout, choose_layout, read_layout, segments_of, tensor_shapes
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[float], None]
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 SMALL = ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "ffn_gate_inp")  # tensors that llama.cpp keeps in F32
 CHUNK_ROWS = 4096
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
 def widen_tensor(
@@ -170,3 +185,48 @@ def inflate(
     with write_output(out, force=force) as part:
         write_widened(file, old, layout, part, kind, seed, progress)
         return layout, part.stat().st_size
+
+
+def parse_count(text: str) -> int:
+    """Return the number of a text such as 200M or 1.1B. Raises UsageError."""
+    written = text.strip().upper()
+    unit = written[-1:] if written[-1:] in UNITS else ""
+    with suppress(ValueError):
+        if (count := int(read_number(float, written.removesuffix(unit)) * UNITS[unit])) >= 1:
+            return count
+    raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B")
+
+
+def main(args: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.inflate",
+        description="Write a larger model with the output of a small one, to measure at realistic cost.",
+        epilog="The path of the complete file goes to stdout.",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="the GGUF file to write")
+    parser.add_argument("--from", "-m", "--model", dest="source", metavar="MODEL", default="zoo:target")
+    parser.add_argument("--params", default="1B", metavar="N", help="parameters, e.g. 200M")
+    parser.add_argument("--type", default="Q8_0", help="F32, F16, BF16, Q8_0, Q4_0")
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it exists")
+    given = parser.parse_args(args)
+    try:
+        source, parameters = resolved(given.source), parse_count(given.params)
+        # Ctrl-C stops between steps, so that the partial file is removed.
+        with Interrupts() as interrupts, drawn({"write": STEPS}, interrupts, at_end=False) as tick:
+            share = partial(by_share(tick), "write")
+            layout, size = inflate(
+                source, given.out, parameters, given.type, force=given.force, progress=share
+            )
+    except PacelineError as error:
+        print_note(f"paceline: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print_note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
+    print(given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    install_exit_handlers()
+    sys.exit(main(sys.argv[1:]))

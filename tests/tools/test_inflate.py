@@ -13,16 +13,18 @@ import gguf
 import numpy as np
 import pytest
 
+from command_line import Done
 from gguf_architectures import write_architecture
 from gguf_files import convert, rewritten, write_llama
 from paceline.models.headers import gguf_file
 from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, metadata_field
 from paceline.models.zoo import target_path
-from paceline.models.zoo.inflate import inflate, write_widened
-from paceline.models.zoo.layout import Layout, choose_layout, read_layout
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARRAY, U32, array, key
+from tools.inflate import inflate, main, write_widened
+from tools.layout import Layout, choose_layout, read_layout
 
+Capture = pytest.CaptureFixture[str]
 SOURCE = Layout(384, 6, 6, 2, 64, 1024, 8192, 1e-5)
 PROMPT = b"import os\n\n\ndef read_lines(path):\n"
 
@@ -63,16 +65,19 @@ def test_inflated_model_continues_with_the_same_greedy_text(plain: Path, inflate
     assert greedy(plain) == greedy(inflated)
 
 
+def run(capsys: Capture, *args: str | Path) -> Done:
+    return Done(main([*map(str, args)]), *capsys.readouterr())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ftype", ["Q4_0", "BF16"])
-def test_other_types_load_and_generate(tmp_path: Path, ftype: str) -> None:
+def test_other_types_load_and_generate(capsys: Capture, tmp_path: Path, ftype: str) -> None:
     pytest.importorskip("llama_cpp")
-    shares = list[float]()
     out = tmp_path / "model.gguf"
-    inflate(target_path(), out, 20_000_000, ftype, progress=shares.append)
+    done = run(capsys, out, "--params", "20M", "--type", ftype)
+    assert (done.code, done.out) == (0, f"{out}\n")
+    assert done.err.endswith(f"M parameters, {out.stat().st_size / 1e6:,.0f} MB\n")
     assert len(greedy(out, 8)) == 8
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
@@ -219,7 +224,7 @@ def test_only_a_piece_of_a_tensor_is_in_memory(tmp_path: Path, monkeypatch: pyte
         largest = max(largest, found.shape[0] if found.ndim > 1 else 1)
         return found
 
-    monkeypatch.setattr("paceline.models.zoo.inflate.CHUNK_ROWS", 512)
+    monkeypatch.setattr("tools.inflate.CHUNK_ROWS", 512)
     monkeypatch.setattr(gguf.quants, "dequantize", watched)
     inflate(target_path(), tmp_path / "model.gguf", 20_000_000)
     assert largest == 512  # of the embedding's 8,192 rows
@@ -235,3 +240,18 @@ def test_weights_beyond_half_precision_are_refused_for_f16_only(tmp_path: Path) 
         inflate(source, tmp_path / "out.gguf", 1_000_000, "F16")
     assert not (tmp_path / "out.gguf").exists()
     inflate(source, tmp_path / "out.gguf", 1_000_000, "BF16")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("", "kept.gguf: exists"),
+        ("--params lots", "lots: write a number"),
+        ("--type Q8", "did you mean Q8_0?"),
+    ],
+)
+def test_a_refusal_leaves_the_disk_unchanged(capsys: Capture, tmp_path: Path, args: str, words: str) -> None:
+    kept = tmp_path / "kept.gguf"
+    kept.write_bytes(b"precious")
+    run(capsys, tmp_path / "new.gguf" if args else kept, *args.split()).refused(2, words)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("kept.gguf", b"precious")]
