@@ -101,6 +101,8 @@ class Trainer:
             best = self._evaluate(held_out)
         order = self._order(training)
         self._at = min(self._at, len(order) - 1)  # a shared folder may have lost answers
+        due = int(self._share(len(order)) * settings.evaluations)
+        self._evaluated = min(self._evaluated, due)  # a run that was made longer evaluates again
         while self._epoch < settings.epochs and not self._is_over():
             self._update([training[i] for i in order[self._at]], self._share(len(order)))
             self._at += 1
