@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,7 @@ def drafter_of(draft: str) -> str:
 
 def bench(arguments: argparse.Namespace, draft: str, methods: Sequence[str]) -> Mapping[str, Any]:
     """Return the record of a bench run."""
-    command = [sys.executable, "-m", "paceline", "bench", "-m", arguments.model, "--json"]
+    command = [sys.executable, "-m", "paceline", "bench", "-m", arguments.model, "--json", "-o", os.devnull]
     command += ["--methods", ",".join(["plain", *methods]), "--suite", arguments.suite]
     command += ["--items", str(arguments.items), "-n", str(arguments.n_predict)]
     command += ["-md", draft] if draft else []

@@ -20,6 +20,7 @@ from paceline.backends.transformers.target import HfTarget
 from paceline.drafters.head import HeadDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.fits import USABLE
+from paceline.models.headers import hub_folder
 from paceline.models.headers.header import read_model_facts
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget
@@ -72,6 +73,8 @@ def small_models_are_released_too() -> Iterator[None]:
         for name in ("Glm4MoeForCausalLM", "DeepseekV3ForCausalLM"):
             model = getattr(transformers, name)
             patch.setattr(model, "_keys_to_ignore_on_load_unexpected", [r"model\.layers\.2\..*"])
+        for name in ("glm4_moe", "deepseek_v3"):
+            patch.setitem(hub_folder._MTP_LAYERS, name, (2,))
         yield
 
 

@@ -70,3 +70,8 @@ def test_two_programs_of_a_kind_are_told_apart(entries: list[Contestant], tmp_pa
     join(entries, [("llama-server", path) for path in paths], METHODS[:1], *FILES, ENGINE)
     assert [entry.name for entry in entries[1:]] == [f"llama-server={path}" for path in paths]
     assert all(entry.other_program_plain and entry.reference is entries[0] for entry in entries[1:])
+
+
+def test_a_program_without_any_of_the_methods_is_refused(entries: list[Contestant]) -> None:
+    with pytest.raises(UsageError, match="--baseline llama-lookup: has none of the methods plain, model"):
+        join(entries, [("llama-lookup", "/nowhere")], METHODS, *FILES, ENGINE)

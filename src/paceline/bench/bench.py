@@ -212,4 +212,4 @@ class Bench:
             record.file, record.groups = stored.path, stored.groups
         elif self._file is not None:
             run_file.begin(self._file, plan.as_dict(), record.provenance)
-            record.file = self._file
+            record.file = self._file if self._file.is_file() else None  # and no device

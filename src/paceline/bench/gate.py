@@ -54,7 +54,7 @@ class GateVerdict:
 
 
 NOT_CHECKED = GateVerdict(False, "not checked to the end")
-SAMPLES_ELSEWHERE = GateVerdict(True, "sampled output not checked")  # of another program
+SAMPLES_ELSEWHERE = GateVerdict(True, "samples not checked")  # of another program
 
 
 @dataclass
@@ -122,9 +122,11 @@ class Contestant:
             verdict = GateVerdict(False, f"NOT LOSSLESS: {worst}")
         elif self.reference is None:
             verdict = GateVerdict(True, "reference")
-        elif self.sampled is not None:
+        elif self.sampled not in (None, SAMPLES_ELSEWHERE):
             greedy = f"{verdict.description}, " if self.sampled.lossless else ""
             verdict = replace(self.sampled, description=greedy + self.sampled.description)
+        if self.sampled is SAMPLES_ELSEWHERE and verdict.lossless:
+            verdict = replace(verdict, description=f"{self.sampled.description}: {verdict.description}")
         remark = f"; {self.remark}" if self.remark else ""
         return replace(verdict, description=verdict.description + remark)
 

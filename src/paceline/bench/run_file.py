@@ -49,7 +49,9 @@ class StoredRun:
 
 
 def require_new(path: Path) -> None:
-    """Raise UsageError for a file with contents."""
+    """Raise UsageError for a file with contents, or a folder."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder: name a file in it (-o)")
     if path.is_file() and path.stat().st_size:
         raise UsageError(f"{path}: is not empty: continue it (--continue), or name another file (-o)")
 

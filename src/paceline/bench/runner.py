@@ -111,6 +111,10 @@ class Runner:
         further one is checked. Every system must repeat plain greedy output, and drafted sampling must have
         the target's distribution."""
         checked = list[Item]()
+        if not sampling.greedy:  # until it is
+            for entry in self.entries[1:]:
+                is_ours = isinstance(entry.system, PacelineSystem)
+                entry.sampled = NOT_CHECKED if is_ours else SAMPLES_ELSEWHERE
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
                 if (not checked or perf_counter() < until) and self._ask(item):
@@ -121,11 +125,7 @@ class Runner:
                             entry.judge(self.examiner, item.id, ask, answer)
                 tick("gate")
             for entry in self.entries[1:]:
-                if sampling.greedy:
-                    continue
-                entry.sampled = SAMPLES_ELSEWHERE
-                if isinstance(entry.system, PacelineSystem):
-                    entry.sampled = NOT_CHECKED
+                if not sampling.greedy and isinstance(entry.system, PacelineSystem):
                     greedy = self.plain.greedy_tokens
                     texts = [[*ask.tokens, *greedy[id_]] for id_, ask in self.asks.items()]
                     entry.sampled = sampled_verdict(entry.system.llm, sampling, texts, seed)

@@ -58,7 +58,11 @@ def join(
     for kind, where in given:
         label = kind if kinds.count(kind) == 1 else f"{kind}={where}".rstrip("=")
         reference = entries[0]
-        for method in (method for method in methods if method.drafting.drafters in BASELINES[kind]):
+        supported = [method for method in methods if method.drafting.drafters in BASELINES[kind]]
+        if not supported:
+            names = ", ".join(method.name for method in methods)
+            raise UsageError(f"--baseline {kind}: has none of the methods {names}")
+        for method in supported:
             name = label if method.plain else f"{label} {method.name}"
             used = draft if method.needs_draft else None
             system = start(kind, where, name, method.drafting, target, used, engine, samples=samples)

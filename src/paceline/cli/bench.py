@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,8 +114,15 @@ def _continue(file: Path, as_json: bool) -> int:
     stored = read(file.absolute())
     if stored.status == "done":
         raise UsageError(f"{file}: is complete: there is nothing left to measure")
-    with chdir(stored.folder):
-        return _run(BenchPlan.read(stored.plan), as_json, stored=stored)
+    with ExitStack() as there:
+        try:
+            plan = BenchPlan.read(stored.plan)
+            there.enter_context(chdir(stored.folder))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{file}: is no run of `paceline bench` ({error})") from error
+        except OSError as error:
+            raise UsageError(f"{file}: was begun in {stored.folder} ({error.strerror})") from error
+        return _run(plan, as_json, stored=stored)
 
 
 def _run(plan: BenchPlan, as_json: bool, **more: Any) -> int:
@@ -126,7 +133,12 @@ def _run(plan: BenchPlan, as_json: bool, **more: Any) -> int:
 
     with Interrupts() as interrupts:
         watch = partial(progress, interrupts=interrupts)
-        record = Bench(plan, watch=watch, **more).measure()
+        try:
+            record = Bench(plan, watch=watch, **more).measure()
+        except BaseException:
+            if (file := more.get("file")) is not None and file.is_file() and file.stat().st_size:
+                print_note(f"`paceline bench --continue {shlex.quote(str(file))}` goes on")
+            raise
     print_record(record.as_dict(), as_json, write)
     return outcome(record)
 

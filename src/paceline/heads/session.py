@@ -63,19 +63,20 @@ class HeadSession(TreeSession, ABC):
         Tokens that were seen before are ignored; tokens that are left out stay out of the context."""
         if start > self._known:
             self._leave_out(start)
+        if (end := start + len(features)) - self._next > 2 * MAX_WAITING:
+            self._leave_out(end - MAX_WAITING)
         new = features[self._known - start :]
         if len(new):
             new = array(self._like, new[..., : self._shape[1]])
-            self._pieces.append(new)
+            self._pieces.append(concatenate([new, new[:0]], 0) if len(features) > MAX_WAITING else new)
             self._known += len(new)
-        if self._known - self._next > 2 * MAX_WAITING:
-            self._leave_out(self._known - MAX_WAITING)
 
     def _leave_out(self, start: int) -> None:
         """Leave a gap in the context: these hidden states came from another session's cache, or are too many.
         Rows keep their positions, so `_first` moves with `_next`: they count as `_next - _first`."""
         self._commit_root()
-        self._waiting = self._waiting[start - self._next :]
+        rest = self._waiting[start - self._next :]
+        self._waiting = concatenate([rest, rest[:0]], 0)  # a copy, so that the others are let go
         self._first += start - self._next
         self._next, self._known = start, max(self._known, start)
 

@@ -34,7 +34,15 @@ def test_address_without_a_server_or_a_host_is_refused() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(BaselineError, match=f"baseline: nobody answers at {url}"):
         Endpoint("baseline", url, 1.0, {}).fetch("/health")
-    for url in ("localhost:8000", "ftp://host", "http://", ""):
+    for url in (
+        "localhost:8000",
+        "ftp://host",
+        "http://",
+        "",
+        "http://host:99999",
+        "http://host:a",
+        "http://[::1",
+    ):
         with pytest.raises(UsageError, match="is no address"):
             Endpoint("baseline", url, 1.0, {})
 

@@ -78,6 +78,7 @@ def test_plain_decoding_equals_ours_and_leaves_no_process(llm: LLM, ask: BenchRe
         answer = server.answer(ask)
         assert (server.memory() or 0) > zoo.target_path().stat().st_size
         assert server.version().startswith("xllamacpp 2")
+        assert server.samples_drafts()
         half = next(t for t in range(llm.target.vocab.size) if llm.target.text.piece(t) == b"\xe2")
         stuck = replace(ask, max_tokens=4, sampling=Sampling(logit_bias={half: 1000.0}))
         unsaid = server.answer(stuck)

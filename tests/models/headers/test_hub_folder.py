@@ -164,13 +164,14 @@ def test_layers_for_multi_token_prediction_and_what_a_step_of_them_reads(tmp_pat
         return facts_of(tmp_path, model_type=model_type, **config)
 
     trunk = "model.embed_tokens.weight", "model.layers.1.mlp.experts.0.up_proj.weight"
-    own = "model.layers.2.eh_proj.weight", "model.layers.2.mlp.experts.0.up_proj.weight"
-    copies = "model.layers.2.embed_tokens.weight", "model.layers.2.shared_head.head.weight"
+    own = "model.layers.46.eh_proj.weight", "model.layers.46.mlp.experts.0.up_proj.weight"
+    copies = "model.layers.46.embed_tokens.weight", "model.layers.46.shared_head.head.weight"
     whole = facts("glm4_moe", *trunk, *own, *copies, num_nextn_predict_layers=1)
     assert (whole.mtp, whole.mtp_cost) == (USABLE, pytest.approx((20 + 10) / (10 + 10)))
     assert facts("glm4_moe", *trunk, *own, num_nextn_predict_layers=1, dtype=np.int8).mtp == NO_GRAPH
     assert facts("mellum", *trunk, "mtp.fc.weight", num_nextn_predict_layers=1).mtp == USABLE
     assert facts("glm4_moe", *trunk, num_nextn_predict_layers=1).mtp == STRIPPED
+    assert facts("sarvam_moe", *trunk, "model.layers.2.x", num_nextn_predict_layers=1).mtp == NO_GRAPH
     assert facts("glm4_moe", *trunk, num_nextn_predict_layers=0).mtp == ABSENT
     assert facts("qwen3_5_text", *trunk, mtp_num_hidden_layers=1).mtp == NO_GRAPH
     assert "llama.cpp may, in a GGUF" in why_not(MTP, header_traits(tmp_path))

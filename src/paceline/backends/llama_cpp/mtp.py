@@ -146,7 +146,11 @@ class MtpDraft(HeadBase):
         self.vocabulary: ReducedVocabulary | None = None
         self._all_ids: Ids | None = None  # as DraftBase._ids without a reduced vocabulary
         self.open_context()
-        self.vocabulary = self._reduced_vocabulary()
+        try:
+            self.vocabulary = self._reduced_vocabulary()
+        except BaseException:
+            self.free_context()
+            raise
 
     def open_context(self) -> None:
         kernels.set_enabled(self._model.kernels)
@@ -244,6 +248,8 @@ class MtpDraft(HeadBase):
 
     def _forward(self, batch: SessionBatch[MtpSession]) -> list[DraftForward]:
         self.inner.model.process.require()
+        if self._context is None:  # the target's was made again, and there was no memory for this one
+            raise ModelError(f"{self.path}: its layers have no context")
         try:
             firsts = [session.begin_pass(tree) for session, tree in batch]
             reduced = self.vocabulary if self.vocabulary is not None and self.vocabulary.suffices else None
@@ -288,7 +294,7 @@ class MtpDraft(HeadBase):
             if reduced is not None:
                 logits = reduced.logits(states)
             elif self.all_outputs:
-                logits = logits[wanted] if self._ids is None else logits[wanted][:, self._ids]
+                logits = logits[wanted] if self._ids is None else logits[np.ix_(wanted, self._ids)]
         at = 0
         for session, part in parts:
             end = at + sum(row.wants_logits for row in part)

@@ -114,13 +114,13 @@ class BlockDraft(SidecarDraft):
     """DFlash. Rows of the text have hidden states and no token, those of a block tokens only."""
 
     def __init__(self, target: LlamaTarget, head: HeadBase) -> None:
+        config, vocab = head.config, target.vocab.size
+        states = Batch(MAX_ROWS, 1, vocab, len(config.layer_ids) * config.target.hidden, tokens=False)
+        self._batches = states, Batch(MAX_ROWS, MAX_OUTPUTS, vocab)
         super().__init__(target, head)
-        config, vocab = self.config, target.vocab.size
         self.max_depth = config.depth
         if config.markov:  # whose terms follow the likeliest tokens, not those of a tree
             self.caps = replace(self.caps, max_branches=1)
-        states = Batch(MAX_ROWS, 1, vocab, len(config.layer_ids) * config.target.hidden, tokens=False)
-        self._batches = states, Batch(MAX_ROWS, MAX_OUTPUTS, vocab)
 
     def open_context(self) -> None:
         super().open_context()
@@ -165,6 +165,7 @@ class BlockRows(MtpSession):
     def take(self, computed: int, states: NDArray[np.float32], logits: NDArray[np.float32]) -> None:
         if len(logits):
             self._drafted = logits[-self._head.max_depth :].copy()
+            self._head.truncate(self.sequence, 2 + self._next - self._first)  # the block's cells
         elif computed:
             self._knows_root = computed > self._left
             super().take(min(computed, self._left), states, logits)

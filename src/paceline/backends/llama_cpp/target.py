@@ -221,7 +221,11 @@ class LlamaTarget(LoadedTarget):
         """See OffloadsHeads."""
         self._require_open()
         kind = mtp_sidecar.kind_of_draft(head) if mtp_sidecar.offloads(self._settings) else None
-        return None if kind is None else kind(self, head)
+        if kind is None:
+            return None
+        # Showing these layers may renew the context, which the draft's reads.
+        self._join_extras(tuple(sorted({*head.config.layer_ids})), 1)
+        return kind(self, head)
 
     def first_layers(self, n: int) -> LlamaTarget:
         check_exit(n, self.layers, self.path)

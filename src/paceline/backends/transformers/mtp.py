@@ -62,6 +62,8 @@ class HfMtpDraft(MtpBase):
         super().__init__(target.path, target)
         with wrap_loading_errors(target.path):
             self.model = MtpModel.from_pretrained(base, device_map={"": base.device}).eval()
+        if base.dtype != base.config.dtype:  # it was converted after it was loaded
+            self.model.to(base.dtype)
         self.weight_bytes = sum(weight.nbytes for weight in self.model.layers.parameters())
         self.heads, config = len(self.model.layers), self.model.config
         self.max_depth, self.takes_trees = self.heads, self.heads == 1 and target.caps.max_branches > 1
@@ -176,11 +178,13 @@ class MtpChainSession(NetworkSession):
 
     def _read(self, tokens: Sequence[int], features: Any) -> None:
         hidden, end = features[:, 0], self._next + 1 + len(tokens)
+        outputs = self._last[:]  # a pass that is interrupted leaves those of the checkpoint
         for layer, last in enumerate(self._last):
             if len(hidden):
                 out = torch.cat([last, self._layer(layer, tokens, hidden, end)])
-                self._last[layer], hidden = out[-1:], out[:-1]
+                outputs[layer], hidden = out[-1:], out[:-1]
         self._cache.save_checkpoint(end)
+        self._last = outputs
 
     def _layer(self, layer: int, tokens: Sequence[int], hidden: Any, end: int) -> Any:
         """Compute as many rows as there are hidden states, of the last tokens. end: position after these."""

@@ -49,8 +49,12 @@ class Endpoint:
     headers: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_address = False
+        if not is_address:
             raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
 
     def fetch(

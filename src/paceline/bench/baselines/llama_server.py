@@ -32,7 +32,7 @@ LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 # Our drafters -> llama.cpp's speculation types.
 SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple", "mtp": SELF_DRAFTING}
-PROBABILISTIC = 11549  # the first build that can sample its drafts and verify them by rejection sampling
+SAMPLES_DRAFTS = "--spec-draft-sampling"  # of builds that can, and that verify them by rejection sampling
 # Fields of Sampling, of /completion and, with hyphens, flags.
 PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty")
 SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
@@ -114,8 +114,8 @@ class LlamaServer:
             *("-np", str(parallel), "--cache-ram", "0", "--host", LOCAL, "--port", str(port)),
             *extra,
         ]
-        if samples and any(one.startswith("draft-") for one in types) and self._build() >= PROBABILISTIC:
-            argv += ["--spec-draft-sampling", "probabilistic"]
+        if samples and any(one.startswith("draft-") for one in types) and self.samples_drafts():
+            argv += [SAMPLES_DRAFTS, "probabilistic"]
         self._endpoint = Endpoint(name, self.url, timeout, {})
         self._program = BackgroundProgram(name, argv)
         with ExitStack() as stack:
@@ -169,18 +169,18 @@ class LlamaServer:
         return self._program.memory()
 
     def version(self) -> str:
-        command = [*self._command, "--version"]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=VERSION_SECONDS)
-        except (OSError, subprocess.SubprocessError):
-            return "unknown"
-        lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+        lines = self._printed("--version").splitlines()
         return next((truncated(line[8:].strip()) for line in lines if line.startswith("version:")), "unknown")
 
-    def _build(self) -> int:
-        """Return the number of llama.cpp's build, 0 if unknown."""
-        numbers = re.findall(r"\d+", self.version().partition("(")[0])
-        return int(numbers[-1]) if numbers else 0
+    def samples_drafts(self) -> bool:
+        return SAMPLES_DRAFTS in self._printed("--help")
+
+    def _printed(self, flag: str) -> str:
+        try:
+            done = subprocess.run([*self._command, flag], capture_output=True, timeout=VERSION_SECONDS)
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        return (done.stdout + done.stderr).decode(errors="replace")
 
     @property
     def pid(self) -> int:

@@ -38,6 +38,14 @@ def converted(text: str, default: Any) -> Any:
     return text in ("on", "probabilistic") if isinstance(default, bool) else type(default)(text)
 
 
+def has_field(params: Any, field: str) -> bool:
+    try:
+        attrgetter(field)(params)
+    except AttributeError:
+        return False
+    return True
+
+
 def main() -> None:
     import xllamacpp  # an optional dependency
 
@@ -45,6 +53,9 @@ def main() -> None:
         print(f"version: xllamacpp {xllamacpp.__version__}")
         return
     params = xllamacpp.CommonParams()
+    if sys.argv[1:] == ["--help"]:
+        print(*(flag for flag, field in SETTINGS.items() if has_field(params, field)))
+        return
     for flag, text in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
         if flag not in SETTINGS:
             sys.exit(f"error: invalid argument: {flag}")

@@ -32,9 +32,12 @@ _ARCHS |= {"qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe", "granitemoehybrid": 
 # Architectures unknown to llama.cpp.
 _RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
 _HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
-# Models of which transformers has the layers for multi-token prediction (MtpModel); their weights, and copies
-# of the model's own.
-_MTP_TYPES = frozenset({"deepseek_v3", "glm4_moe", "inkling_text", "mellum", "sarvam_mla", "sarvam_moe"})
+# Models of which transformers has the layers for multi-token prediction (MtpModel), with the numbers that it
+# knows them by, if any; their weights, and copies of the model's own.
+_MTP_LAYERS: dict[str, tuple[int, ...]] = {
+    "deepseek_v3": (61,), "sarvam_mla": (61,), "glm4_moe": (46, 92), "sarvam_moe": (46, 92),
+    "inkling_text": (), "mellum": (),
+}  # fmt: skip
 _MTP_WEIGHT = re.compile(r"(?:^|\.)mtp\.|^model\.layers\.(\d{1,9})\.")
 _COPIES = re.compile(r"\.layers\..*\.(embed_tokens|shared_head\.head)\.weight$")
 _MAX_INDEX_BYTES = 64 << 20
@@ -61,7 +64,8 @@ def read_folder(folder: Path, *, tokens: bool = True) -> ModelFacts:
     experts = number("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
     used = number("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
     layers = number("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    heads = number("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+    keys = "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"
+    heads = number(*keys) or _first_number(whole, *keys)
     mtp, mtp_cost = _mtp(model_type, weights, heads, layers, used / experts if experts else 1.0)
     names = [folder.absolute().name, _word(whole, "_name_or_path")]
     if folder.parent.name == "snapshots":  # of the hub's cache, where a revision's hash is the folder's name
@@ -152,7 +156,7 @@ def _mtp(model_type: str, weights: Sequence[Path], heads: int, layers: int, used
     """Return ModelFacts.mtp and mtp_cost. used: the share of experts that a token uses."""
     if model_type.startswith("gemma4"):
         return SEPARATE, 0.0
-    if not heads or model_type not in _MTP_TYPES:
+    if not heads or model_type not in _MTP_LAYERS:
         return NO_GRAPH if heads else ABSENT, 0.0
     found = {name: one for file in weights for name, one in read_tensors(file).items()}
     read = {
@@ -160,12 +164,14 @@ def _mtp(model_type: str, weights: Sequence[Path], heads: int, layers: int, used
         for name, (_, size) in found.items()
         if not _COPIES.search(name)
     }
-    own = [name for name in read if (of := _MTP_WEIGHT.search(name)) and int(of[1] or layers) >= layers]
+    places = {name: int(of[1] or layers) for name in read if (of := _MTP_WEIGHT.search(name))}
+    own = [name for name, layer in places.items() if layer >= layers]
     if not own:
-        return STRIPPED, 0.0
+        return STRIPPED if found else NO_GRAPH, 0.0  # MtpModel reads safetensors only
+    is_known = not _MTP_LAYERS[model_type] or {places[name] for name in own} <= {*_MTP_LAYERS[model_type]}
     is_plain = {found[name][0] for name in own} <= WIDTHS.keys()  # MtpModel ignores the scales of others
     cost = step_cost(read, own, heads, "model.embed_tokens.weight", "lm_head.weight")
-    return USABLE if is_plain else NO_GRAPH, cost
+    return USABLE if is_known and is_plain else NO_GRAPH, cost
 
 
 def _cache_kind(arch: str, config: Json) -> str:
