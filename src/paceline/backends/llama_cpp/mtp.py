@@ -294,7 +294,7 @@ class MtpDraft(HeadBase):
             if reduced is not None:
                 logits = reduced.logits(states)
             elif self.all_outputs:
-                logits = logits[wanted] if self._ids is None else logits[np.ix_(wanted, self._ids)]
+                logits = logits[wanted] if self._ids is None else logits[np.ix_(np.asarray(wanted), self._ids)]
         at = 0
         for session, part in parts:
             end = at + sum(row.wants_logits for row in part)
