@@ -133,11 +133,12 @@ def _run(plan: BenchPlan, as_json: bool, **more: Any) -> int:
 
     with Interrupts() as interrupts:
         watch = partial(progress, interrupts=interrupts)
+        bench = Bench(plan, watch=watch, **more)
         try:
-            record = Bench(plan, watch=watch, **more).measure()
+            record = bench.measure()
         except BaseException:
-            if (file := more.get("file")) is not None and file.is_file() and file.stat().st_size:
-                print_note(f"`paceline bench --continue {shlex.quote(str(file))}` goes on")
+            if bench.record.file is not None:
+                print_note(f"`paceline bench --continue {shlex.quote(str(bench.record.file))}` goes on")
             raise
     print_record(record.as_dict(), as_json, write)
     return outcome(record)
