@@ -286,15 +286,15 @@ class MtpDraft(HeadBase):
                 for session, part in parts:
                     self.truncate(session.sequence, part[0].position)
             self._decode(rows, head, with_logits=reduced is None)
-        wanted = [i for i, row in enumerate(rows) if row.wants_logits]
+        wanted = np.array([i for i, row in enumerate(rows) if row.wants_logits], np.int64)
         logits, states = self._batch.logits(self._context), np.empty((0, self.width), np.float32)
-        if wanted:
+        if len(wanted):
             states = shown_states(self._context, len(wanted) if self._narrow else len(rows), self.width)
             states = states.copy() if self._narrow else states[wanted]
             if reduced is not None:
                 logits = reduced.logits(states)
             elif self.all_outputs:
-                logits = logits[wanted] if self._ids is None else logits[np.ix_(np.asarray(wanted), self._ids)]
+                logits = logits[wanted] if self._ids is None else logits[np.ix_(wanted, self._ids)]
         at = 0
         for session, part in parts:
             end = at + sum(row.wants_logits for row in part)
