@@ -15,9 +15,12 @@ import pytest
 import broken
 from command_line import command
 from fake_llama_server import write_fake_server
+from gguf_architectures import write_architecture
 from gguf_files import write_llama
 from paceline.bench import run_file
 from paceline.bench.baselines.llama_server import LlamaServer
+from paceline.cli.bench import default_methods
+from paceline.settings import LoadOptions
 from paceline.system.identity import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
@@ -255,3 +258,17 @@ def test_continuing_with_another_model_is_refused(
     before = kept.read_bytes()
     command(capsys, "bench", "--continue", kept).refused(2, "cannot go on, its target differed")
     assert kept.read_bytes() == before
+
+
+def test_default_methods_are_those_of_the_draft_at_hand(models: Path, tmp_path: Path) -> None:
+    target, draft = models / "target.gguf", models / "draft.gguf"
+    mtp = write_architecture(tmp_path / "mtp.gguf", "qwen35", next_token_heads=1)
+    named = "plain,auto,lookup"
+    for files, also in (
+        ((target,), ""),
+        ((target, draft), ",model"),
+        ((mtp,), ",mtp"),
+        ((mtp, draft), ",model"),
+    ):
+        assert default_methods(LoadOptions.of(*files), full=False) == named + also
+    assert default_methods(LoadOptions.of(mtp), full=True) == "plain,auto,lookup,suffix,ngram,mtp,lookup+mtp"

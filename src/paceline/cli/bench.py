@@ -89,7 +89,7 @@ def bench(
     full, rounds, baselines = plan.pop("full"), plan["rounds"], tuple(plan["baselines"] or ())
     plan |= {
         "baselines": baselines,
-        "methods": plan["methods"] or default_methods(models, full=full),
+        "methods": plan["methods"] or default_methods(loading, full=full),
         "minutes": 0 if full or plan["items"] else plan["minutes"],
         "rounds": rounds if rounds is not None else FULL_ROUNDS if full else 1,
     }
@@ -102,10 +102,17 @@ def bench(
 
 
 def default_methods(models: LoadOptions, *, full: bool) -> str:
-    drafted = models.draft is not None or models.target is None
-    if not full:
-        return "plain,auto,lookup" + ",model" * drafted
-    return "plain,auto,lookup,suffix,ngram" + ",model,lookup+model" * drafted
+    """Return the methods: with the draft that is given, or the target's own layers (MTP)."""
+    from paceline.drafts import header_traits, kind_of
+    from paceline.fits import USABLE, drafters_of
+
+    drafter = "model" if models.target is None else ""
+    if models.draft is not None:
+        drafter = drafters_of(kind_of(Path(models.draft)))[0]
+    elif models.target is not None and header_traits(Path(models.target)).mtp == USABLE:
+        drafter = "mtp"
+    methods = "plain,auto,lookup,suffix,ngram" if full else "plain,auto,lookup"
+    return methods + f",{drafter}" * bool(drafter) + f",lookup+{drafter}" * bool(drafter and full)
 
 
 def _continue(file: Path, as_json: bool) -> int:
