@@ -259,6 +259,19 @@ def test_a_run_keeps_its_split_when_others_add_answers(
     assert (again["training"], again["held_out"]) == (first["training"], first["held_out"])
 
 
+def test_a_run_that_is_made_longer_evaluates_again(
+    llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, calls = loop.Trainer._evaluate, list[int]()
+    monkeypatch.setattr(
+        loop.Trainer, "_evaluate", lambda self, some: (calls.append(1), evaluate(self, some))[1]
+    )
+    train_head(llm, prompts, plan_of("medusa", tmp_path / "head", epochs=1, evaluations=2))
+    assert len(calls) == 2
+    train_head(llm, prompts, plan_of("medusa", tmp_path / "head", epochs=2, evaluations=2))
+    assert len(calls) == 3  # at the whole of the longer run
+
+
 def test_another_setting_in_the_folder_of_a_run_is_refused(
     llm: LLM, prompts: TrainingPrompts, tmp_path: Path
 ) -> None:
