@@ -263,9 +263,12 @@ def test_a_run_that_is_made_longer_evaluates_again(
     llm: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluate, calls = loop.Trainer._evaluate, list[int]()
-    monkeypatch.setattr(
-        loop.Trainer, "_evaluate", lambda self, some: (calls.append(1), evaluate(self, some))[1]
-    )
+
+    def counted(self: loop.Trainer, some: Any) -> Any:
+        calls.append(1)
+        return evaluate(self, some)
+
+    monkeypatch.setattr(loop.Trainer, "_evaluate", counted)
     train_head(llm, prompts, plan_of("medusa", tmp_path / "head", epochs=1, evaluations=2))
     assert len(calls) == 2
     train_head(llm, prompts, plan_of("medusa", tmp_path / "head", epochs=2, evaluations=2))
