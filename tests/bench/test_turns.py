@@ -293,11 +293,14 @@ def test_methods_share_the_targets_costs_and_all_are_kept(models: Path, however_
         assert _costs(alone).target is _costs(drafted).target
         assert drafted.draft is not None
         assert drafted.draft.on_forward is not None
+        measured = _costs(drafted).draft
+        assert measured is not None
+        cost = 30 * measured.seconds(1, 16)  # neither less than a row's nor more than 99 of them
         for _ in range(3):
-            drafted.draft.on_forward(99, 16, 2e-4)
+            drafted.draft.on_forward(99, 16, cost)
             _costs(alone).target.update(99, 16, 1e-4)
     with LoadedModels(given, draft) as again:
         costs = _costs(again.llm(DRAFTED))
         assert costs.draft is not None
-        assert costs.draft.seconds(99, 16) == 2e-4
+        assert costs.draft.seconds(99, 16) == pytest.approx(cost)
         assert 99 in costs.target.rows

@@ -32,7 +32,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "code", "words"),
     [
         ("missing.gguf", 2, "give the path of a .gguf model"),
-        (".", 2, "is a directory; give the .gguf file inside it"),
+        (".", 1, "is a folder without config.json: name a GGUF file, such as 'text.gguf'"),
         ("text.gguf", 1, "is not a GGUF file"),
         ("unheard-of.gguf", 1, "unheard-of"),
     ],

@@ -91,6 +91,13 @@ def test_the_best_draft_is_behind_no_other(a: float, c: float, curve: list[float
     assert theory.best_n_draft(a, c, verify, longest=12) == gains.index(max(gains))
 
 
+def test_the_gain_of_mtp_layers_is_that_of_the_best_length_at_either_acceptance() -> None:
+    low, high = theory.expected_gains(0.1, lambda rows: 1 + 0.05 * rows, 8)
+    tried = [theory.speedup(theory.MTP_ACCEPTANCE[0], k, 0.1, 1 + 0.05 * (k + 1)) for k in range(1, 9)]
+    assert low == max(tried) < high
+    assert theory.expected_gains(0.1, lambda rows: float(rows), 8) == (1.0, 1.0)
+
+
 @given(v=st.floats(0.5, 30.0), k=lengths)
 def test_break_even_is_where_a_draft_that_is_free_neither_gains_nor_loses(v: float, k: int) -> None:
     a = theory.break_even(v, k)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +12,14 @@ from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT, ModelFacts, cache_kind, step_cost
 from paceline.models.headers.family import family_of, printable_name
 from paceline.models.headers.hub_tokenizer import numbers, read_optional_json, read_tokenizer
-from paceline.models.headers.plain_file import exists, os_error_reason, read_json, read_tensors, read_text
+from paceline.models.headers.plain_file import (
+    exists,
+    no_model_folder,
+    os_error_reason,
+    read_json,
+    read_tensors,
+    read_text,
+)
 from paceline.speculative.errors import ModelError
 
 Json = Mapping[str, Any]
@@ -131,9 +137,7 @@ def _config(folder: Path) -> dict[str, Any]:
     try:
         if exists(folder / "config.json"):
             return read_json(folder / "config.json")
-        files = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 1000))
-        found = next((repr(name) for name in files if name.lower().endswith(".gguf")), "a model's folder")
-        problem = f"is a folder without config.json: name a GGUF file, such as {found}"
+        problem = no_model_folder(folder)
     except OSError as error:
         problem = os_error_reason(error)
     raise ModelError(f"{folder}: {problem}")

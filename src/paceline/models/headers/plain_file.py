@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,12 +31,19 @@ def open_regular_file(path: Path) -> BinaryIO:
 
 
 def require_gguf_path(path: Path) -> None:
-    """Raise UsageError unless there is a file; ModelError for a pipe, a device or an unreadable file."""
-    if path.is_dir() or not path.exists():
-        missing = f"no such file{similar_files(path)}; give the path of a .gguf model"
-        problem = "is a directory; give the .gguf file inside it" if path.is_dir() else missing
-        raise UsageError(f"{path}: {problem}")
+    """Raise UsageError if there is no file; ModelError for what is no file, and for an unreadable one."""
+    if path.is_dir():
+        raise ModelError(f"{path}: {no_model_folder(path)}")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file{similar_files(path)}; give the path of a .gguf model")
     open_regular_file(path).close()
+
+
+def no_model_folder(folder: Path) -> str:
+    """Return what is wrong with a folder that is no model's. Raises OSError for one that cannot be read."""
+    files = sorted(entry.name for entry in islice(folder.iterdir(), 1000))
+    found = next((repr(name) for name in files if name.lower().endswith(".gguf")), "a model's folder")
+    return f"is a folder without config.json: name a GGUF file, such as {found}"
 
 
 def similar_files(path: Path) -> str:
