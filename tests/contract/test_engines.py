@@ -158,7 +158,9 @@ def transformers_recurrent(kind: str) -> Callable[[Path], Engine]:
     def make(models: Path) -> Engine:
         engine = through_transformers(kind, models)
         assert engine.target.caps.rollback == "restore"
-        return Engine(engine.target, ROUNDING, CHAIN)
+        # A text at once and token by token differ by 0.002 in transformers' own Qwen3-Next.
+        rounding = 10 * ROUNDING if kind == "qwen3_next" else ROUNDING
+        return Engine(engine.target, rounding, CHAIN)
 
     make.__name__ = f"transformers_{kind}"
     return make
@@ -246,6 +248,7 @@ def test_a_session_that_kept_a_path_equals_a_fresh_one(engine: Engine, session: 
     )
 )
 @example(rounds=[(88, 4, 0), (0, 0, 0), (0, 3, 1), (0, 1, 0), (0, 0, 3)])
+@example(rounds=[(0, 0, 11), (2686, 1, 0), (0, 0, 1)])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
     engine: Engine, rounds: list[tuple[int, int, int]]
