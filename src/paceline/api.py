@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -12,14 +13,14 @@ from paceline.request_handle import Generation, RequestHandle
 from paceline.request_options import RequestOptions
 from paceline.settings import Drafting, make_settings
 from paceline.speculative import validation as typed
-from paceline.speculative.errors import BatchError, ContextError, UsageError
+from paceline.speculative.errors import BatchError, ContextError, ModelError, UsageError
 from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import encode_chat
 from paceline.text.grammar_source import Schema, parse_grammar
-from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
+from paceline.text.messages import Message, Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support
 
@@ -86,6 +87,18 @@ class LLM:
     def has_chat_template(self) -> bool:
         """True if the model has a chat template, as instruct models do."""
         return self.target.text.has_chat_template
+
+    @cached_property
+    def shows_late_system_messages(self) -> bool:
+        """True if the chat template shows a system message within a conversation."""
+        word = "LateSystemProbe"
+        late: Message = {"role": "system", "content": word}
+        around: list[Message] = [
+            {"role": role, "content": "."} for role in ("system", "user", "assistant", "user")
+        ]
+        with suppress(ModelError):
+            return word in self.target.text.render([*around, late])
+        return False
 
     @cached_property
     def tool_support(self) -> ToolSupport:

@@ -156,6 +156,11 @@ class RequestHandle:
         return "".join(text for text, _ in self.parts)
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return None if self._text is None else self._text.stop_string
+
+    @property
     def is_over(self) -> bool:
         return self.finish is not None
 
@@ -199,9 +204,16 @@ class RequestHandle:
 
     def finish_request(self, error: Exception | None = None) -> Finish:
         """Set and return `finish`: with the error, else the loop's stop reason, else neither (cancelled)."""
+        self.finish = self.snapshot(error)
+        if not self.queued.done():
+            self.queued.set_result(False)
+        return self.finish
+
+    def snapshot(self, error: Exception | None = None) -> Finish:
+        """Return what `finish` would be if the answer ended now."""
         now, active = self._clock(), self.scheduled.active
         first = self.first_token or now
-        self.finish = Finish(
+        return Finish(
             reason=None if active is None or error is not None else active.stop_reason,
             error=error,
             n_prompt=len(self.request.prompt),
@@ -213,9 +225,6 @@ class RequestHandle:
             decode_seconds=now - first,
             stats=self.stats,
         )
-        if not self.queued.done():
-            self.queued.set_result(False)
-        return self.finish
 
     def finish_early(self) -> None:
         """End an answer early, with the text that the detokenizer holds back."""

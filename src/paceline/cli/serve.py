@@ -36,7 +36,8 @@ ADDRESS_OPTIONS = OptionGroup([
         ("api_key", list[str] | None, None, "--api-key", "KEY", "Required of requests. Others see it in ps."),
         ("trusted_proxy", list[str] | None, None, "--trusted-proxy", "ADDRESS",
          "Its X-Forwarded-For names the client; may be repeated."),
-        ("alias", list[str] | None, None, "--alias", "NAME", "A name of the model in requests. Repeatable."),
+        ("cors", list[str] | None, None, "--cors", "ORIGIN", "Let its web pages in; '*': any. Repeatable."),
+        ("alias", list[str] | None, None, "--alias", "NAME", "Name of the model; may have *. Repeatable."),
         env=False,
     ),
 ])  # fmt: skip
@@ -46,6 +47,8 @@ SETTINGS_OPTIONS = OptionGroup([
         SERVER,
         ("log_json", bool, False, "--log-json", "", "Logs as JSON, a line a request."),
         ("quiet", bool, False, "--quiet", "", "No line a request."),
+        ("strict", bool, False, "--strict", "", "Refuse unknown fields of requests."),
+        ("ping_seconds", float, 10.0, "--ping-seconds", "N", "A comment in silent streams; 0: never.", 0),
     ),
     *option_table(
         LIMITS,
@@ -148,6 +151,7 @@ def serve(
             load=loading,
             alias=names,
             trusted_proxy=address["trusted_proxy"] or [],
+            cors=address["cors"] or [],
             api_key=keys,
             hosts=[*LOCAL, host] if local and not keys else [],
             sampling=sampling,

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
-from paceline.request_handle import StepOutput
-from paceline.server import page, schemas
-from paceline.server.convert import ParsedRequest, from_chat, from_completion
-from paceline.server.errors import MODEL_FAILED, error_response, install_handlers
-from paceline.server.responses import Json, ResponseBuilder, log_fields
+from paceline.server import info, page, schemas
+from paceline.server.apis import APIS, COUNTED, Api
+from paceline.server.apis.answer import Answers, Json
+from paceline.server.convert import ParsedRequest, chat_prompt, from_chat, from_completion
+from paceline.server.errors import install_handlers
 from paceline.server.security import SecurityMiddleware, SecurityRules
 from paceline.server.service import ServingEngine
-from paceline.speculative import validation as typed
-from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
-from paceline.speculative.printable import printable
+from paceline.server.streams import (
+    CompletionOutputs,
+    EventStreamResponse,
+    event_stream,
+    sse_event,
+    wait_for_disconnect,
+)
+from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import printable, truncated
 from paceline.text.chat_template import chat_sampling
+from paceline.text.messages import parse_tool_choice
 
-PING_SECONDS = 10.0  # without output, after which a stream gets a comment so that it stays open
+log = logging.getLogger("paceline.server")
+NOTE_HEADER = "x-paceline-note"  # what was left out of a request or changed
 LIVE_INTERVAL_SECONDS = 0.5  # between two events of /live
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
@@ -50,23 +60,37 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         redirect_slashes=False,
         responses=ERROR_RESPONSES,
     )
-    created = int(time.time())
 
-    async def answer(
-        request: Request,
-        body: schemas.ChatRequest | schemas.CompletionRequest,
-        convert: Callable[..., ParsedRequest],
-    ) -> Response:
-        require_name(body.model)
+    def convert(
+        api: Api, body: Any, client: str
+    ) -> tuple[schemas.ChatRequest | schemas.CompletionRequest, ParsedRequest]:
+        """Return the request in OpenAI's form, and the engine's requests. It may take long."""
+        notes, limits = list[str](), service.limits
+        if api.own_sampling:
+            limits = limits.model_copy(update={"sampling": chat_sampling(llm.target, limits.sampling)})
         try:
-            parsed = await asyncio.to_thread(convert, llm, service.limits, body, request.state.client)
+            request = api.to_openai(body, notes)
+            unknown = list(dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()]))
+            if unknown and limits.strict:
+                raise UsageError(f"{printable(unknown[0])}: this server knows no such field; leave it out")
+            is_chat = isinstance(request, schemas.ChatRequest)
+            parsed = (from_chat if is_chat else from_completion)(llm, limits, request, client)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
+        if unknown:
+            notes.append(f"unknown fields were ignored: {', '.join(unknown)}")
+        return request, replace(parsed, notes=(*notes, *parsed.notes))
+
+    async def answer(api: Api, request: Request, body: Any) -> Response:
+        require_name(body.model)
+        openai, parsed = await asyncio.to_thread(convert, api, body, request.state.client)
+        headers = note_headers(parsed.notes)
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
-        builder = ResponseBuilder(llm, body.model or names[0], body, parsed, outputs.handles)
+        answers = Answers(llm, parsed, outputs.handles, openai.n)
+        writer = api.writer(answers, body.model or names[0], body)
         disconnect = asyncio.ensure_future(wait_for_disconnect(request))
         # A stream waits until its requests are queued: an error before that sets the HTTP status.
-        ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all())
+        ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all(answers))
         streams = False
         try:
             await asyncio.wait((disconnect, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -74,55 +98,47 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
                 return Response(status_code=499)
             ready.result()
             if not body.stream:
-                return JSONResponse(builder.full_response())
+                return JSONResponse(writer.full(), headers=headers)
             streams = True
-            options = body.stream_options or schemas.StreamOptions()
-            return EventStreamResponse(events(outputs, builder, options), outputs.cancel)
+            stream = event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
+            media = "application/x-ndjson" if api.as_lines else "text/event-stream"
+            return EventStreamResponse(stream, outputs.cancel, media, headers)
         finally:
             disconnect.cancel()
             ready.cancel()
             if not streams:
                 outputs.cancel()
 
+    async def count_tokens(api: Api, _request: Request, body: Any) -> Json:
+        require_name(body.model)
+
+        def counted() -> int:
+            chat = api.to_openai(body, [])
+            choice = parse_tool_choice(chat.tools, chat.tool_choice)
+            return len(chat_prompt(llm, chat, choice.tools, [])) if chat.messages else 0
+
+        return {"input_tokens": await asyncio.to_thread(counted)}
+
     def require_name(model: str) -> None:
-        if model and model not in names:
+        if model and not any(fnmatchcase(model.removesuffix(":latest"), name) for name in names):
             name = printable(model)[:200]
             raise HTTPException(404, f"no model {name!r} here; this server has {names[0]!r} (GET /v1/models)")
 
-    @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
-    async def chat(request: Request, body: schemas.ChatRequest) -> Response:
-        return await answer(request, body, from_chat)
+    def add_route(path: str, run: Any, api: Api, **options: Any) -> None:
+        async def endpoint(request: Request, body: Any) -> Any:
+            return await run(api, request, body)
 
-    @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
-    async def complete(request: Request, body: schemas.CompletionRequest) -> Response:
-        return await answer(request, body, from_completion)
+        endpoint.__annotations__ |= {"request": Request, "body": api.body, "return": Any}
+        app.post(path, response_model=None, **options)(endpoint)
 
-    @app.get("/v1/models", summary="The model that is served")
-    async def models() -> Json:
-        return {"object": "list", "data": [model_json(name) for name in names]}
+    for api in APIS:
+        for path in api.paths:
+            add_route(path, answer, api, summary=api.summary, responses=EVENTS)
+            if path in COUNTED:
+                add_route(COUNTED[path], count_tokens, api, summary="Count the tokens of a request")
+    info.add_routes(app, service, names, require_name)
 
-    @app.get("/v1/models/{name:path}", summary="One name of it")
-    async def model(name: str) -> Json:
-        require_name(name or "?")
-        return model_json(name)
-
-    def model_json(name: str) -> Json:
-        target = llm.target
-        return {
-            "id": name,
-            "object": "model",
-            "created": created,
-            "owned_by": "paceline",
-            "root": target.path.name,
-            "max_model_len": target.caps.n_ctx,
-            "meta": {
-                "description": target.description,
-                "n_vocab": target.vocab.size,
-                "sampling": chat_sampling(llm.target, service.limits.sampling),
-                "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
-            },
-        }
-
+    @app.get("/v1/health", include_in_schema=False)
     @app.get("/health", summary="Whether it answers")
     async def health() -> Response:
         if service.unhealthy_reason:
@@ -133,20 +149,6 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def metrics() -> Response:
         text = service.metrics.text(service.running, service.waiting)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @app.post("/tokenize", summary="Text to tokens")
-    def tokenize(body: schemas.TokenizeRequest) -> Json:
-        if not (content := typed.text("content", body.content)):
-            return {"tokens": []}
-        encode = llm.target.text.encode
-        return {"tokens": encode(content, special=body.parse_special, add_bos=body.add_special)}
-
-    @app.post("/detokenize", summary="Tokens to text")
-    def detokenize(body: schemas.DetokenizeRequest) -> Json:
-        size, piece = llm.target.vocab.size, llm.target.text.piece
-        if (last := max(body.tokens, default=0)) >= size:
-            raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
-        return {"content": b"".join(map(piece, body.tokens)).decode(errors="replace")}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live(request: Request) -> Response:
@@ -165,101 +167,24 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     for route in [route for route in app.routes if isinstance(route, APIRoute) and route.methods == {"GET"}]:
         app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     install_handlers(app)
-    open_to_all = ("/health", *assets)
+    open_to_all = ("/health", "/v1/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
+    if rules.cors:
+        own = [NOTE_HEADER, "x-request-id"]
+        any_of = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": own}
+        app.add_middleware(CORSMiddleware, allow_origins=list(rules.cors), **any_of)
     if rules.proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app
 
 
-class CompletionOutputs:
-    """The outputs of one HTTP request's answers, as they come. Cancel it in the end.
-    log: fields of the request's line in the log, which this fills in."""
-
-    def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
-        self._service, self._log_fields = service, log
-        self.handles, self._queue = service.submit_async(request.requests)
-        self._n_open = len(self.handles)
-
-    async def next(self) -> tuple[int, StepOutput] | None:
-        """Return the next output and its answer's index; None after PING_SECONDS without one.
-        Raises the error that ended an answer: UsageError, ClosingError, TooSlowError or HTTPException."""
-        try:
-            # asyncio.wait_for may lose a cancellation before Python 3.12.
-            async with asyncio.timeout(PING_SECONDS):
-                index, update = await self._queue.get()
-        except TimeoutError:
-            return None
-        if update.finish is not None:
-            self._n_open -= 1
-            self._log_fields.update(log_fields(update.finish))
-            error = update.finish.error
-            if isinstance(error, UsageError | ClosingError | TooSlowError):
-                raise error
-            if error is not None:
-                raise HTTPException(500, MODEL_FAILED) from error
-        return index, update
-
-    @property
-    def over(self) -> bool:
-        return not self._n_open
-
-    async def queued(self) -> None:
-        """Wait until the grammars are compiled and the requests queued. Raises what `next` raises."""
-        for handle in self.handles:
-            if not await asyncio.wrap_future(handle.queued):
-                await self.next()
-
-    async def all(self) -> None:
-        while not self.over:
-            await self.next()
-
-    def cancel(self) -> None:
-        """Cancel the answers that have not ended."""
-        if self._n_open == len(self.handles):
-            self._log_fields.setdefault("reason", "cancelled")
-        for handle in self.handles:
-            self._service.cancel(handle)
-
-
-class EventStreamResponse(StreamingResponse):
-    """A stream of events. `after` is called when it ends or its client disconnects."""
-
-    def __init__(self, content: AsyncIterator[str], after: Callable[[], None]) -> None:
-        super().__init__(content, media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        self._after = after
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._after()
-
-
-async def events(
-    outputs: CompletionOutputs, builder: ResponseBuilder, options: schemas.StreamOptions
-) -> AsyncIterator[str]:
-    def chunk_event(chunk: Json) -> str:
-        if options.continuous_usage_stats:
-            chunk["usage"] = builder.usage_so_far()
-        return sse_event(chunk)
-
-    for chunk in builder.role_chunks():
-        yield chunk_event(chunk)
-    try:
-        while not outputs.over:
-            output = await outputs.next()
-            if output is None:
-                yield ": keep-alive\n\n"
-                continue
-            for chunk in builder.chunks(*output):
-                yield chunk_event(chunk)
-        if options.include_usage:
-            yield sse_event(builder.usage())
-    except Exception as error:
-        _, body, _ = error_response(error)
-        yield sse_event(body)
-    yield "data: [DONE]\n\n"
+def note_headers(notes: Sequence[str]) -> dict[str, str]:
+    """Return the header of a request's notes, which are logged, too."""
+    if not notes:
+        return {}
+    line = truncated(printable("; ".join(dict.fromkeys(notes))), 500)
+    log.info("request: %s", line)
+    return {NOTE_HEADER: line.encode("ascii", "replace").decode()}
 
 
 async def live_stats_events(service: ServingEngine, name: str) -> AsyncIterator[str]:
@@ -267,15 +192,5 @@ async def live_stats_events(service: ServingEngine, name: str) -> AsyncIterator[
     while not service.problem:
         counts = {"running": service.running, "sessions": service.sessions}
         counts |= {"waiting": service.waiting, "queue": service.limits.queue}
-        yield sse_event({"model": name, "engine": engine, **counts, **service.live_stats.state()})
+        yield sse_event(("", {"model": name, "engine": engine, **counts, **service.live_stats.state()}))
         await asyncio.sleep(LIVE_INTERVAL_SECONDS)
-
-
-def sse_event(data: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-async def wait_for_disconnect(request: Request) -> None:
-    """Return when the client has disconnected."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

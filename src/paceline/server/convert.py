@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from paceline.api import LLM
@@ -17,47 +16,85 @@ from paceline.server.service import ServerLimits
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
+from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.text.fill_in_the_middle import infill_tokens
 from paceline.text.grammar_source import GrammarSource, from_schema
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import force_call
 from paceline.text.tools.parser import ToolCallParser
 
-MAX_STOPS = 16
 SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, name)]
 
 
 @dataclass(frozen=True)
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
-    new_parser: makes the parser of an answer's tool calls; None without tools."""
+    new_parser: makes the parser of an answer's tool calls; None without tools.
+    notes: what was left out of the request or changed, one line each."""
 
     requests: Sequence[GenerationRequest]
     new_parser: Callable[[], ToolCallParser] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
-    given: Any = request.prompt
-    if given == []:
-        raise UsageError("prompt: the list is empty; give at least one prompt")
-    prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    prompts = prompts_of(request.prompt)
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    most, grammar = request.max_tokens, response_grammar(request.response_format)
-    fields: dict[str, Any] = {"grammar": grammar, "logprobs": request.logprobs, "client": client}
-    groups = (_requests(llm, limits, request, most, llm.tokens(prompt), **fields) for prompt in prompts)
-    return ParsedRequest(list(chain.from_iterable(groups)))
+    notes = list[str]()
+    fields: dict[str, Any] = {"grammar": response_grammar(request.response_format), "client": client}
+    fields |= {"logprobs": request.logprobs}
+    requests = list[GenerationRequest]()
+    for prompt in prompts:
+        if request.suffix is None:
+            tokens = prompt_tokens(llm, prompt)
+        else:
+            text = typed.text("prompt", prompt)
+            tokens = infill_tokens(llm.target.text, llm.target.vocab, text, request.suffix, request.fim_files)
+        requests += _requests(llm, limits, request, request.max_tokens, tokens, notes, **fields)
+    return ParsedRequest(requests, notes=tuple(dict.fromkeys(notes)))
+
+
+def prompts_of(given: Any) -> list[Any]:
+    """Return the prompts: a list with a token in it is one prompt."""
+    if isinstance(given, str | Mapping):
+        return [given]
+    if not given:
+        raise UsageError("prompt: the list is empty; give at least one prompt")
+    return [given] if any(isinstance(part, int) for part in given) else list(given)
+
+
+def prompt_tokens(llm: LLM, prompt: Any) -> list[int]:
+    """Tokenise a prompt: text, {"prompt_string": text}, or a list of tokens and texts."""
+    if isinstance(prompt, Mapping):
+        if prompt.get("multimodal_data"):
+            raise UsageError("prompt: image input is not supported: this server reads text only")
+        prompt = typed.text("prompt: its prompt_string", prompt.get("prompt_string"))
+    if isinstance(prompt, str) or not any(isinstance(part, str) for part in typed.items("prompt", prompt)):
+        return llm.tokens(prompt)
+    tokens = list[int]()
+    for part in prompt:
+        if not isinstance(part, str):
+            tokens += llm.tokens([part])
+        else:
+            tokens += llm.target.text.encode_continuation(part) if tokens else llm.tokens(part)
+    return tokens
 
 
 def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
-    """Return `n` requests. Raises UsageError, and ModelError if the model's template cannot be used."""
-    if request.top_logprobs is not None and not request.logprobs:
+    """Return `n` requests; none for a chat without messages, which clients send to try a server.
+    Raises UsageError, and ModelError if the model's template cannot be used."""
+    notes = list[str]()
+    if not request.messages:
+        return ParsedRequest([])
+    fields: dict[str, Any] = {"client": client, "logprobs": None}
+    if request.logprobs:
+        fields["logprobs"] = request.top_logprobs or 0
+    elif request.top_logprobs is not None:
         raise UsageError("top_logprobs: needs logprobs: true")
-    if not llm.has_chat_template:
-        use = "use /v1/completions, or serve an instruct model"
-        raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
     choice = parse_tool_choice(request.tools, request.tool_choice)
     new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
     if choice.tools:
@@ -68,20 +105,92 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
                 raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
             form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
         new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-    variables = request.chat_template_kwargs
-    tokens = llm.chat_tokens(request.messages, choice.tools or None, variables, answer=prefix)
+        fields["visible_control_tokens"] = llm.visible_control_tokens
+    tokens = chat_prompt(llm, request, choice.tools, notes, prefix)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    fields: dict[str, Any] = {"grammar": grammar, "client": client}
-    fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
-    fields["visible_control_tokens"] = {} if new_parser is None else llm.visible_control_tokens
-    return ParsedRequest(_requests(llm, limits, request, most, tokens, **fields), new_parser)
+    requests = _requests(llm, limits, request, most, tokens, notes, grammar=grammar, **fields)
+    return ParsedRequest(requests, new_parser, tuple(notes))
+
+
+def chat_prompt(
+    llm: LLM, request: ChatRequest, tools: Sequence[Any], notes: list[str], answer: str = ""
+) -> list[int]:
+    """Return the tokens of a chat. Raises what `from_chat` raises."""
+    if not llm.has_chat_template:
+        use = "use /v1/completions, or serve an instruct model"
+        raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+        if request.reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)
+    messages = one_system_message(llm, readable_parts(request.messages, notes), notes)
+    return llm.chat_tokens(messages, tools or None, variables, answer=answer)
+
+
+def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
+    """Return messages without images and files that were sent in earlier turns, which are noted.
+    Raises UsageError for those in the last message of the user or a tool."""
+    read, n_left = list(messages), 0
+    asked = max((at for at, one in enumerate(read) if one.get("role") in ("user", "tool")), default=-1)
+    for at, message in enumerate(read):
+        content = message.get("content")
+        if not isinstance(content, list) or all(_is_text(part) for part in content):
+            continue
+        texts = [part for part in content if _is_text(part)]
+        if at == asked:
+            kind = next(
+                part.get("type") if isinstance(part, dict) else part for part in content if not _is_text(part)
+            )
+            where = f"messages[{at}]: its content has a part of type {kind!r}"
+            raise UsageError(f"{where}: image input is not supported: this server reads text only")
+        n_left += len(content) - len(texts)
+        read[at] = {**message, "content": texts or [{"type": "text", "text": "(not text: left out)"}]}
+    if n_left:
+        notes.append(f"{count(n_left, 'part')} of earlier messages that are not text were left out")
+    return read
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
+
+
+def one_system_message(llm: LLM, messages: Sequence[Any], notes: list[str]) -> list[Any]:
+    """Return messages whose first system messages are one, and whose later ones the template can show: few
+    templates have a place for them, and some drop them without a word."""
+    roles = ["system" if one.get("role") == "developer" else one.get("role") for one in messages]
+    n_first = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+    merged = list(messages)
+    if n_first > 1:
+        contents = [content_parts(one.get("content")) for one in messages[:n_first]]
+        joined = [part for parts in contents for part in (*parts, {"type": "text", "text": "\n\n"})][:-1]
+        merged = [{"role": "system", "content": joined}, *messages[n_first:]]
+    late = [at for at, one in enumerate(merged) if at and one.get("role") in ("system", "developer")]
+    if not late or llm.shows_late_system_messages:
+        return merged
+    notes.append("system messages within the conversation were read as the user's")
+    for at in late:
+        merged[at] = {**merged[at], "role": "user"}
+    out = merged[:1]
+    for one in merged[1:]:
+        if one.get("role") == out[-1].get("role") == "user":
+            parts = [*content_parts(out[-1].get("content")), {"type": "text", "text": "\n\n"}]
+            out[-1] = {**out[-1], "content": [*parts, *content_parts(one.get("content"))]}
+        else:
+            out.append(one)
+    return out
+
+
+def content_parts(content: Any) -> list[Any]:
+    """Return a content as a list of parts."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
-        return from_schema({"type": "object"})
+        return from_schema({"type": "object"} if form.schema_ is None else form.schema_)
     if form.json_schema is None or form.json_schema.schema_ is None:
         raise UsageError("response_format: type json_schema needs json_schema: {name, schema}")
     return from_schema(form.json_schema.schema_)
@@ -93,13 +202,12 @@ def _requests(
     request: SamplingRequest,
     max_tokens: int | None,
     prompt: Sequence[int],
+    notes: list[str],
     **fields: Any,
 ) -> list[GenerationRequest]:
     """Return `n` requests. fields: others of GenerationRequest."""
     sampling = to_sampling(request, limits.sampling)
     stops = typed.text_list("stop", request.stop or ())
-    if len(stops) > MAX_STOPS:
-        raise UsageError(f"stop: up to {MAX_STOPS} texts")
     if fields["grammar"] is not None:
         llm.target.token_trie  # noqa: B018  # takes a second; UsageError for a model without an end of text
     seed = request.seed
@@ -118,7 +226,7 @@ def _requests(
         **fields,
     )
     first.require_fits(llm.target)
-    length = max_new_tokens(llm, limits, len(prompt), max_tokens)
+    length = max_new_tokens(llm, limits, len(prompt), max_tokens, notes)
     return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
@@ -132,18 +240,15 @@ def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Samp
     return Sampling(**values)
 
 
-def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:
-    """Return the most tokens of the answer. Raises UsageError for a limit that this server does not allow."""
-    n_ctx = llm.target.caps.n_ctx
-    room = n_ctx - n_prompt + 1
+def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None, notes: list[str]) -> int:
+    """Return the most tokens of the answer; a larger limit than there is room is cut, and noted."""
+    room = llm.target.caps.n_ctx - n_prompt + 1
     allowed = min(room, limits.n_predict or room)
-    if most is None or most <= min(n_ctx, limits.n_predict or n_ctx):
-        return allowed if most is None else min(most, allowed)
-    why = f"this server gives answers of at most {limits.n_predict:,}"
-    if most > n_ctx:
-        prompt = f"{n_prompt:,} of them the prompt's"
-        why = f"the context has {n_ctx:,} tokens, {prompt}; ask for at most {allowed:,}"
-    raise UsageError(f"max_tokens {most:,}: {why}")
+    if most is None or most < 1:
+        return allowed
+    if most > allowed:
+        notes.append(f"max_tokens {most} was cut to {allowed}")
+    return min(most, allowed)
 
 
 def draft_limits(llm: LLM, request: SamplingRequest) -> tuple[int, frozenset[str] | None]:

@@ -1,8 +1,9 @@
-"""HTTP errors: OpenAI's form, with messages that say what to do."""
+"""HTTP errors, in the form of the API that was called, with messages that say what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,10 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.server.responses import Json, openai_error
 from paceline.server.service import QueueFullError
 from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
 from paceline.speculative.printable import printable, truncated
+
+Json = dict[str, Any]
 
 MODEL_FAILED = "the model has failed at this request; the server's log says why"
 # Exceptions, most special first, with their status, type, code and headers.
@@ -22,8 +24,9 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (ClosingError, 503, "server_error", "unavailable", {"retry-after": "5"}),
     # OpenAI's client retries otherwise.
     (TooSlowError, 408, "server_error", "timeout", {"x-should-retry": "false"}),
-    # Clients that know this code choose a model with a larger context.
-    (ContextError, 400, "invalid_request_error", "context_length_exceeded", {}),
+    # Clients that know it choose a model with a larger context.
+    # llama-server's type, OpenAI's code.
+    (ContextError, 400, "exceed_context_size_error", "context_length_exceeded", {}),
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),
 ]
@@ -34,12 +37,60 @@ OWN_MESSAGES = {  # by pydantic's type of the error
 }
 
 
-def error_response(error: Exception) -> tuple[int, Json, dict[str, str]]:
-    """Return the status, the body and the headers of an error."""
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+@dataclass(frozen=True)
+class ErrorInfo:
+    """An error. kind, code, param: OpenAI's. extra: further fields."""
+
+    status: int
+    message: str
+    kind: str
+    code: str | None = None
+    param: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self, path: str) -> Json:
+        """Return the body in the form of the API that has this path.
+        Lone surrogates, which a message may quote, are replaced."""
+        message = self.message.encode("utf-8", "replace").decode()
+        if path.startswith("/api/"):
+            return {"error": message}
+        if path.startswith("/v1/messages"):
+            kind = ANTHROPIC_KINDS.get(
+                self.status, "api_error" if self.status >= 500 else "invalid_request_error"
+            )
+            return {"type": "error", "error": {"type": kind, "message": message}}
+        error: Json = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
+        if path.startswith("/v1/responses"):
+            return {
+                "type": "error",
+                "error": error,
+                "message": message,
+                "code": self.code,
+                "param": self.param,
+            }
+        return {"error": error | self.extra}
+
+
+def describe(error: Exception) -> ErrorInfo:
+    """Return the description of an exception. Those of the model tell nobody what is in it."""
     for kind, status, name, code, headers in KINDS:
         if isinstance(error, kind):
-            return status, openai_error(truncated(str(error), 500), name, code), headers
-    return 500, openai_error(MODEL_FAILED, "server_error"), {}
+            extra = {}
+            if isinstance(error, ContextError) and error.n_prompt:
+                extra = {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+            return ErrorInfo(status, truncated(str(error), 500), name, code, None, extra, headers)
+    return ErrorInfo(500, MODEL_FAILED, "server_error")
 
 
 def validation_message(error: Mapping[str, Any]) -> str:
@@ -53,12 +104,15 @@ def validation_message(error: Mapping[str, Any]) -> str:
 def install_handlers(app: FastAPI) -> None:
     """Answer every error in OpenAI's form."""
 
+    def respond(request: Request, info: ErrorInfo) -> Response:
+        return JSONResponse(info.body(request.url.path), info.status, dict(info.headers))
+
     async def own(request: Request, error: Exception) -> Response:
-        status, body, headers = error_response(error)
+        info = describe(error)
         if isinstance(error, ContextError):
             is_chat = request.url.path.endswith("/chat/completions")
-            body["error"]["param"] = "messages" if is_chat else "prompt"
-        return JSONResponse(body, status, headers)
+            info = replace(info, param="messages" if is_chat else "prompt")
+        return respond(request, info)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -72,7 +126,7 @@ def install_handlers(app: FastAPI) -> None:
             message += "a client's base URL ends in /v1"
         elif allowed:
             message = f"{request.method} is not for this path: use {allowed}"
-        return JSONResponse(openai_error(message, kind, code), status, error.headers)
+        return respond(request, ErrorInfo(status, message, kind, code, headers=error.headers or {}))
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -89,7 +143,7 @@ def install_handlers(app: FastAPI) -> None:
             message, code, where = "the body is not JSON", "invalid_json", ""
         elif not place and first["type"] in no_body and "json" not in kind.partition(";")[0]:
             message = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
-        return JSONResponse(openai_error(message, "invalid_request_error", code, where or None), 400)
+        return respond(request, ErrorInfo(400, message, "invalid_request_error", code, where or None))
 
     for kind, *_ in KINDS:
         app.add_exception_handler(kind, own)

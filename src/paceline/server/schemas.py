@@ -1,8 +1,8 @@
 """HTTP requests: OpenAI's fields, llama-server's and vLLM's samplers, and `speculative`.
 
-Unknown fields are refused, and so are OpenAI's fields that this server does not implement: ignoring them
-would be worse than an error. Messages may have further fields, for the chat template. Fields that change
-nothing in an answer (`user`, `store`) are ignored, and null counts as left out.
+Unknown fields are ignored, and named in a header and in the log; `--strict` refuses them. Fields that would
+change the answer and that this server does not implement are refused, unless they have the value that changes
+nothing. Messages may have further fields, for the chat template. null counts as left out.
 
 Validation of a list ends at its first error: the errors of a million items would fill the memory."""
 
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling_settings import Sampling
 from paceline.speculative.validation import settings_of
 
@@ -20,15 +21,52 @@ MAX_FIELDS = 64  # of an object
 MAX_ITEMS = 2048  # of a list
 MAX_CHARACTERS = 1 << 22  # of one text; the whole body has another limit
 
+
+def whole_number(given: Any) -> Any:
+    """Return 1.0 as 1: some clients write all numbers like that."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+# Fields that change no answer here.
+NO_EFFECT = frozenset({
+    "cache_control", "cache_prompt", "client_metadata", "context", "context_management", "id_slot", "include",
+    "keep_alive", "metadata", "n_keep", "parallel_tool_calls", "priority", "prompt_cache_key",
+    "prompt_cache_retention", "reasoning_format", "request_id", "safety_identifier", "service_tier", "store",
+    "stream_tools", "truncate", "truncation", "user", "verbosity",
+})  # fmt: skip
+# Fields that would change the answer, with the values that do not.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "adaptive_target": (-1,),
+    "audio": (),
+    "best_of": (1,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "length_penalty": (1,),
+    "lora": ([],),
+    "mirostat": (0,),
+    "modalities": (["text"],),
+    "multimodal_data": ([],),
+    "n_indent": (0,),
+    "post_sampling_probs": (False,),
+    "prompt_logprobs": (0,),
+    "stop_token_ids": ([],),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+}
+
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Choices = Annotated[int, Field(ge=1, le=128)]
-Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Seed = Annotated[int, BeforeValidator(whole_number), Field(ge=-(1 << 63), lt=1 << 63)]
+Limit = Annotated[int, BeforeValidator(whole_number), Field(ge=-2, lt=1 << 31)]  # below 1: none
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
 TokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
+Prompts = Annotated[
+    Text | JsonObject | Tokens | Annotated[list[Any], Field(max_length=1 << 22)],
+    Field(description="A text, tokens, or both in one list; or a list of prompts."),
+]
 
 
 def limit_entries(given: Any, most: int = MAX_ITEMS) -> Any:
@@ -46,19 +84,30 @@ def allow_null(schema: dict[str, Any]) -> None:
             schema["properties"][name] = {"anyOf": [one, {"type": "null"}], **about}
 
 
-class Strict(BaseModel):
-    """An object without unknown fields, whose values are not converted."""
+class Body(BaseModel):
+    """An object whose values are not converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=allow_null)
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=allow_null)
 
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        given = limit_entries(data, MAX_FIELDS).items()
-        return {name: value for name, value in given if value is not None or name not in known}
+        return {name: value for name, value in limit_entries(data, MAX_FIELDS).items() if value is not None}
+
+    def unknown_fields(self, where: str = "") -> list[str]:
+        """Return the unknown fields, which are ignored. Raises UsageError for one that may not be ignored."""
+        names = list[str]()
+        for name, value in (self.model_extra or {}).items():
+            if name not in NEUTRAL:
+                names += [] if name in NO_EFFECT else [f"{where}{name}"]
+            elif value not in NEUTRAL[name]:
+                raise UsageError(f"{where}{name}: this is not supported here; leave it out")
+        for name in self.model_fields_set:
+            value = getattr(self, name, None)
+            names += value.unknown_fields(f"{where}{name}.") if isinstance(value, Body) else []
+        return names
 
 
 def sampler(name: str, **changes: Any) -> Any:
@@ -68,7 +117,7 @@ def sampler(name: str, **changes: Any) -> Any:
     return Field(**field | changes)
 
 
-class Speculative(Strict):
+class Speculative(Body):
     """The request's drafting, which never changes the answer."""
 
     enabled: bool = True
@@ -77,17 +126,17 @@ class Speculative(Strict):
     report: Annotated[bool, Field(description="Name the drafter of each part of the text.")] = False
 
 
-class StreamOptions(Strict):
+class StreamOptions(Body):
     include_usage: bool = False
     continuous_usage_stats: Annotated[bool, Field(description="vLLM's: usage so far in every chunk.")] = False
     include_obfuscation: bool = False
 
 
-class SamplingRequest(Strict):
+class SamplingRequest(Body):
     """The common fields of chat and text completions."""
 
     model: Annotated[str, Field(max_length=4096)] = ""
-    max_tokens: Count | None = None
+    max_tokens: Limit | None = None
     temperature: float = sampler("temperature", default=1.0)
     top_p: float = sampler("top_p")
     top_k: int = sampler("top_k", ge=-1, description="Top-k sampling; 0 and -1: off.")
@@ -102,68 +151,82 @@ class SamplingRequest(Strict):
     ] = None
     n: Choices = 1
     seed: Seed | None = None
-    stop: Annotated[Text | Texts | None, Field(description="Up to 16 texts.")] = None
+    stop: Text | Texts | None = None
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     speculative: Speculative | None = None
-    user: Annotated[str | None, Field(description="Ignored.")] = None
+    timings_per_token: bool = False
+    return_progress: bool = False
+    return_token_ids: bool = False
+    verbose: Annotated[bool, Field(description="Return the prompt's text.")] = False
+    response_format: ResponseFormat | None = None
 
 
 class CompletionRequest(SamplingRequest):
     """POST /v1/completions"""
 
-    prompt: Text | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True, max_length=MAX_ITEMS)]
-    logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    prompt: Prompts
+    logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
     echo: Literal[False] = False
-    best_of: Literal[1] | None = None
-    suffix: None = None
-    response_format: ResponseFormat | None = None
+    suffix: Annotated[Text | None, Field(description="What follows, for models with fill-in-the-middle.")] = (
+        None
+    )
+    fim_files: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
 
 
-class JsonSchema(Strict):
+class FimRequest(CompletionRequest):
+    """POST /v1/fim/completions, which answers in the form of chats"""
+
+
+class JsonSchema(Body):
     name: Text = ""
     description: Text | None = None
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None  # llama-server's
 
 
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[JsonObject], Field(min_length=1, max_length=MAX_ITEMS)]
-    max_completion_tokens: Count | None = None
+    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)]
+    max_completion_tokens: Limit | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
-    response_format: ResponseFormat | None = None
-    tools: Annotated[list[JsonObject] | None, Field(max_length=128)] = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
+    tools: Annotated[list[JsonObject] | None, Field(max_length=1024)] = None
     tool_choice: Literal["none", "auto", "required"] | JsonObject | None = None
-    parallel_tool_calls: Annotated[bool | None, Field(description="Ignored.")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
-    metadata: Annotated[dict[str, Any] | None, Field(description="Ignored.")] = None
-    store: Annotated[bool | None, Field(description="Ignored.")] = None
-    service_tier: Annotated[str | None, Field(description="Ignored.")] = None
-    safety_identifier: Annotated[str | None, Field(description="Ignored.")] = None
-    prompt_cache_key: Annotated[str | None, Field(description="Ignored: every prefix is looked up.")] = None
+    reasoning_effort: Annotated[str | None, Field(max_length=64, description="For the template.")] = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(Body):
     """POST /tokenize, llama-server's"""
 
-    content: Text
+    content: Text | Annotated[list[int | Text], Field(max_length=1 << 22)]
     add_special: bool = False
-    parse_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(Body):
     """POST /detokenize"""
 
     tokens: Tokens
+
+
+class ShowRequest(Body):
+    """POST /api/show, Ollama's"""
+
+    model: Annotated[str, Field(max_length=4096)] = ""
+    name: Annotated[str, Field(max_length=4096)] = ""
 
 
 class ErrorDetail(BaseModel):

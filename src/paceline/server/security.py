@@ -21,8 +21,8 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
+from paceline.server.errors import ErrorInfo
 from paceline.server.metrics import Metrics
-from paceline.server.responses import openai_error
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable
 
@@ -50,6 +50,7 @@ class SecurityRules:
     hosts: names that a request's Host may have; empty: any. Web pages can reach a server on the loopback
     interface under names of their own choice.
     proxies: addresses or networks whose X-Forwarded-For names the client.
+    cors: origins whose web pages may use this server; "*": any.
     replica: name in the header x-replica of every response, in place of x-request-id, which Ray's proxy adds.
     body_timeout: seconds for a body, beside the time that it takes at the slowest speed."""
 
@@ -59,6 +60,7 @@ class SecurityRules:
     max_body_bytes: int = 8 << 20
     body_timeout: float = 30.0
     replica: str = ""
+    cors: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -127,13 +129,16 @@ class SecurityMiddleware:
         pieces: list[bytes] = []
         try:
             if await self._read(self._check_headers(scope, headers), receive, pieces):
+                if "origin" not in headers:  # curl's default is no JSON; web pages could send that unasked
+                    others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
+                    scope["headers"] = [*others, (b"content-type", b"application/json")]
                 pieces[:] = [b"".join(pieces)]
                 whole: Message = {"type": "http.request", "body": pieces[0], "more_body": False}
                 await self._app(scope, replayed(deque([whole]), receive), send)
         except RequestRejected as refused:
             self._buffered_bytes -= sum(map(len, pieces))
             pieces.clear()
-            await send_error(send, refused, receive)
+            await send_error(send, refused, receive, scope["path"])
         finally:
             self._buffered_bytes -= sum(map(len, pieces))
 
@@ -208,10 +213,10 @@ def replayed(messages: deque[Message], receive: Receive) -> Receive:
     return receive_next
 
 
-async def send_error(send: Send, refused: RequestRejected, receive: Receive) -> None:
+async def send_error(send: Send, refused: RequestRejected, receive: Receive, path: str) -> None:
     status = refused.status
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    body = json.dumps(openai_error(str(refused), kind, refused.code)).encode()
+    body = json.dumps(ErrorInfo(status, str(refused), kind, refused.code).body(path)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
@@ -229,7 +234,7 @@ async def send_error(send: Send, refused: RequestRejected, receive: Receive) -> 
 
 def _key(headers: Headers) -> str:
     kind, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key") or headers.get("api-key", "")
 
 
 def _host(header: str) -> str:

@@ -48,6 +48,8 @@ class ServerLimits(BaseModel):
     queue: the most requests that wait. per_client: the most open requests of one client; 0: no limit.
     timeout: seconds from a request's arrival to its last token.
     n_predict: the most tokens of an answer; 0: what the context has room for.
+    ping_seconds: without output, after which a stream gets a comment so that it stays open; 0: never.
+    strict: refuse unknown fields.
     sampling: defaults for fields of `Sampling`; the other fields have OpenAI's defaults."""
 
     model_config = ConfigDict(extra="forbid")
@@ -57,6 +59,8 @@ class ServerLimits(BaseModel):
     per_client: Count = 0
     timeout: Positive = 600.0
     n_predict: Count = 0
+    ping_seconds: Annotated[float, Field(ge=0, lt=1e6)] = 10.0
+    strict: bool = False
     sampling: dict[str, int | float] = Field(default_factory=dict)
 
     @field_validator("sampling")
@@ -128,6 +132,8 @@ class ServingEngine:
         deliver: called with a request's index and each of its outputs, in the engine's thread; it must not
         block. Raises UsageError for more requests than the limits ever allow, QueueFullError if there is no
         room now, and ClosingError. Any other error is in a request's `finish`."""
+        if not requests:
+            return []
         client, n, limits = requests[0].client, len(requests), self.limits
         handles = [self._engine.handle(request, partial(deliver, at)) for at, request in enumerate(requests)]
         groups: dict[Any, list[RequestHandle]] = {}
@@ -274,8 +280,7 @@ class ServingEngine:
                 self.live_stats.step(output.step)
             if output.finish is not None:
                 self._finish(handle, output.finish)
-            if output.tokens or output.finish is not None:
-                handle.deliver(output)
+            handle.deliver(output)
         n_tokens = sum(len(output.tokens) for _, output in outputs)
         self.live_stats.on_pass(self._clock() - began, n_tokens, self.running)
 

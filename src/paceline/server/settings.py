@@ -34,6 +34,7 @@ class ServerSettings(ServerLimits):
     api_key_file: Path | None = None
     hosts: list[str] = Field(default_factory=list)
     trusted_proxy: list[str] = Field(default_factory=list)
+    cors: list[str] = Field(default_factory=list)
     sessions: Annotated[int, Field(ge=1)] = 4
     body_limit: Positive = 8.0
     shutdown_timeout: Positive = 30.0
@@ -66,7 +67,8 @@ class ServerSettings(ServerLimits):
         keys, file = list(self.api_key), self.api_key_file
         if file is not None:
             keys += keys_of(file, file.read_text(encoding="utf-8"))
-        return SecurityRules(keys, self.hosts, self.trusted_proxy, round(self.body_limit * 1e6))
+        limit = round(self.body_limit * 1e6)
+        return SecurityRules(keys, self.hosts, self.trusted_proxy, limit, cors=self.cors)
 
     def server(self, llm: LLM, rules: SecurityRules) -> tuple[ServingEngine, FastAPI]:
         """Return the engine of a loaded model, and its ASGI application."""

@@ -19,7 +19,11 @@ class UsageError(PacelineError):
 
 
 class ContextError(UsageError):
-    """A prompt that is longer than the context."""
+    """A prompt that is longer than the context. n_prompt, n_ctx: tokens, if they were counted."""
+
+    def __init__(self, message: str, n_prompt: int = 0, n_ctx: int = 0) -> None:
+        super().__init__(message)
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
 
 
 class VocabError(UsageError):

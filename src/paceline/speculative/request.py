@@ -75,7 +75,9 @@ class GenerationRequest:
         if len(self.prompt) > n_ctx:
             raise ContextError(
                 f"the prompt has {len(self.prompt):,} tokens, the context {n_ctx:,}: "
-                "shorten it or ask for a larger context (n_ctx, -c)"
+                "shorten it or ask for a larger context (n_ctx, -c)",
+                len(self.prompt),
+                n_ctx,
             )
         if min(self.prompt) < 0 or max(self.prompt) >= size:
             raise UsageError(f"the prompt has a token id outside the vocabulary of {size:,}")

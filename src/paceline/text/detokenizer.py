@@ -30,7 +30,7 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending: list[tuple[str, int]] = []  # text, with the index of the token that completed it
         self._n_tokens = 0
-        self.stopped = False
+        self.stop_string: str | None = None  # the one that ended the text
 
     def __call__(self, token: int) -> bool:
         """Add a token; return true if the text now ends in a stop string."""
@@ -43,9 +43,13 @@ class Detokenizer:
             return
         self._pending.append((text, self._n_tokens))
         pending = "".join(part for part, _ in self._pending)
-        if ends := [at for stop in self._stops if (at := pending.find(stop)) >= 0]:
-            self._pending = self._split(min(ends))[0]
-            self.stopped = True
+        if ends := [(at, stop) for stop in self._stops if (at := pending.find(stop)) >= 0]:
+            at, self.stop_string = min(ends)
+            self._pending = self._split(at)[0]
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop_string is not None
 
     def _split(self, length: int) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
         before: list[tuple[str, int]] = []

@@ -1,0 +1,257 @@
+"""One HTTP request's answers as OpenAI's deltas and messages, of which every API's form is made."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+from paceline.api import LLM
+from paceline.request_handle import Finish, RequestHandle, StepOutput
+from paceline.server.convert import ParsedRequest
+
+MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
+
+Json = dict[str, Any]
+Event = tuple[str, Json]  # its name, which may be empty, and its data
+
+
+@dataclass
+class Answer:
+    """An answer so far. calls: in OpenAI's form."""
+
+    handle: RequestHandle
+    parser: Any = None
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Json] = field(default_factory=list)
+    has_progress: bool = False  # of its prompt was reported, and was it the last
+    is_prefilled: bool = False
+
+    def deltas(self, update: StepOutput) -> list[Json]:
+        """Add an output; return what is new in OpenAI's form."""
+        new: list[Json] = [{"content": update.text}] if update.text else []
+        if self.parser is not None:
+            parsed = self.parser.feed(update.text)
+            if update.finish is not None:
+                parsed += self.parser.finish(cut=update.finish.is_truncated)
+            new = [delta.openai() for delta in parsed]
+        for delta in new:
+            self.content += delta.get("content") or ""
+            self.reasoning += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls", ()):
+                if call["index"] == len(self.calls):
+                    first = {"id": call["id"], "type": "function"}
+                    self.calls.append(
+                        first | {"function": {"name": call["function"]["name"], "arguments": ""}}
+                    )
+                self.calls[call["index"]]["function"]["arguments"] += call["function"].get("arguments") or ""
+        return new
+
+    @property
+    def finish(self) -> Finish:
+        assert self.handle.finish is not None
+        return self.handle.finish
+
+    @property
+    def message(self) -> Json:
+        out: Json = {"role": "assistant", "content": self.content}
+        if self.calls:
+            out |= {"content": self.content or None, "tool_calls": self.calls}
+        return out | ({"reasoning_content": self.reasoning} if self.reasoning else {})
+
+    @property
+    def finish_reason(self) -> str:
+        """OpenAI's finish reason."""
+        if self.finish.is_truncated:
+            return "length"
+        return "tool_calls" if self.calls else "stop"
+
+
+class Answers:
+    """All answers of one HTTP request. n: answers to each of its prompts."""
+
+    def __init__(self, llm: LLM, parsed: ParsedRequest, handles: Sequence[RequestHandle], n: int) -> None:
+        new_parser = parsed.new_parser
+        self.all = [Answer(handle, new_parser() if new_parser else None) for handle in handles]
+        self._llm, self._n = llm, n
+
+    @property
+    def ends(self) -> list[Finish]:
+        """The end of each answer, or its state so far."""
+        return [answer.handle.finish or answer.handle.snapshot() for answer in self.all]
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompts. Each counts once, however many answers it has."""
+        return sum(len(answer.handle.request.prompt) for answer in self.all[:: self._n])
+
+    @property
+    def n_cached(self) -> int:
+        return sum(end.n_cached for end in self.ends[:: self._n])
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(len(answer.handle.tokens) for answer in self.all)
+
+    def prompt_text(self, index: int = 0) -> str:
+        """Return a prompt with its control tokens."""
+        vocab = self._llm.target.vocab
+        return b"".join(map(vocab.text, self.all[index].handle.request.prompt)).decode(errors="replace")
+
+    def text(self, token: int) -> str:
+        return self._llm.target.text.piece(token).decode(errors="replace")
+
+    def token_json(self, token: int, logprob: float) -> Json:
+        """Return a token with its log-probability in the form of OpenAI's chats."""
+        piece = list(self._llm.target.text.piece(token))
+        return {"token": self.text(token), "logprob": finite_logprob(logprob), "bytes": piece}
+
+    def timings(self) -> Json:
+        """Return llama-server's timings so far, summed over the answers."""
+        ends = self.ends
+        prefill = sum(end.n_prompt - end.n_cached - end.n_skipped for end in ends)
+        prefill_seconds = sum(max(0.0, end.first_token_seconds - end.queue_seconds) for end in ends)
+        n_tokens, decode_seconds = sum(end.n_tokens for end in ends), sum(end.decode_seconds for end in ends)
+        n_after_first = sum(max(0, end.n_tokens - 1) for end in ends)
+        return {
+            "cache_n": sum(end.n_cached for end in ends),
+            "prompt_n": prefill,
+            "prompt_ms": 1000 * prefill_seconds,
+            "prompt_per_token_ms": 1000 * prefill_seconds / max(1, prefill),
+            "prompt_per_second": prefill / prefill_seconds if prefill_seconds else 0.0,
+            "predicted_n": n_tokens,
+            "predicted_ms": 1000 * decode_seconds,
+            "predicted_per_token_ms": 1000 * decode_seconds / max(1, n_after_first),
+            "predicted_per_second": n_after_first / decode_seconds if decode_seconds else 0.0,
+            "draft_n": sum(end.stats.drafted for end in ends),
+            "draft_n_accepted": sum(end.stats.accepted for end in ends),
+        }
+
+    def draft_counts(self) -> Json:
+        """Return the drafted and the accepted tokens by drafter, and the steps."""
+        drafted, accepted = Counter[str](), Counter[str]()
+        for end in self.ends:
+            for name, source in end.stats.by_source.items():
+                drafted[name] += source.drafted
+                accepted[name] += source.accepted
+        steps = sum(end.stats.steps for end in self.ends)
+        return {"drafted": dict(drafted), "accepted": dict(accepted), "steps": steps}
+
+    def progress(self, index: int, update: StepOutput) -> Iterator[Json]:
+        """Yield llama-server's progress of a prompt: what was in the cache, and each pass's end."""
+        answer = self.all[index]
+        handle, now = answer.handle, answer.handle.snapshot()
+        if update.step is None or answer.is_prefilled:
+            return
+        seconds = now.first_token_seconds - now.queue_seconds
+        out = {"total": now.n_prompt, "cache": now.n_cached, "time_ms": 1000 * seconds}
+        if not answer.has_progress:
+            yield out | {"processed": now.n_cached}
+        answer.has_progress, answer.is_prefilled = True, bool(update.tokens)
+        yield out | {"processed": now.n_prompt if update.tokens else now.n_cached + handle.n_prefilled}
+
+
+class Writer(Protocol):
+    """The form of one API's response. trailer: ends its streams."""
+
+    trailer: ClassVar[str] = ""
+
+    def begin(self) -> Iterator[Event]:
+        """Yield the events before the first output."""
+
+    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
+        """Yield the events of one answer's output."""
+
+    def end(self) -> Iterator[Event]:
+        """Yield the events after the last output."""
+
+    def full(self) -> Any:
+        """Return the response without streaming."""
+
+
+@dataclass
+class Block:
+    """A part of an answer. text: of a call, its arguments."""
+
+    kind: Literal["reasoning", "text", "call"]
+    index: int
+    id: str = ""
+    name: str = ""
+    text: str = ""
+    closed: bool = False
+
+
+class Blocks:
+    """OpenAI's deltas as a sequence of blocks: thoughts, text, and calls."""
+
+    def __init__(self) -> None:
+        self.all: list[Block] = []
+
+    @classmethod
+    def of(cls, message: Json) -> Blocks:
+        """Return the blocks of a whole message; an empty text if there is nothing else."""
+        blocks = cls()
+        calls = [{**call, "index": at} for at, call in enumerate(message.get("tool_calls", ()))]
+        for _ in blocks.feed({**message, "tool_calls": calls}):
+            pass
+        for _ in blocks.close():
+            pass
+        return blocks
+
+    def feed(self, delta: Json) -> Iterator[tuple[str, Block, str]]:
+        """Add a delta; yield ("start", block, ""), ("text", block, what is new) and ("stop", block, "")."""
+        if reasoning := delta.get("reasoning_content"):
+            yield from self._add("reasoning", reasoning)
+        if content := delta.get("content"):
+            yield from self._add("text", content)
+        for call in delta.get("tool_calls") or ():
+            function = call["function"]
+            if call["index"] == sum(block.kind == "call" for block in self.all):
+                yield from self._open(Block("call", len(self.all), call["id"], function["name"]))
+            if text := function.get("arguments"):
+                yield from self._append(text)
+
+    def close(self) -> Iterator[tuple[str, Block, str]]:
+        """End the last block."""
+        if not self.all:
+            yield from self._open(Block("text", 0))
+        if not self.all[-1].closed:
+            self.all[-1].closed = True
+            yield "stop", self.all[-1], ""
+
+    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[tuple[str, Block, str]]:
+        if not self.all or self.all[-1].kind != kind:
+            yield from self._open(Block(kind, len(self.all)))
+        yield from self._append(text)
+
+    def _open(self, block: Block) -> Iterator[tuple[str, Block, str]]:
+        if self.all:
+            yield from self.close()
+        self.all.append(block)
+        yield "start", block, ""
+
+    def _append(self, text: str) -> Iterator[tuple[str, Block, str]]:
+        self.all[-1].text += text
+        yield "text", self.all[-1], text
+
+
+def finite_logprob(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else MIN_LOGPROB
+
+
+def log_fields(end: Finish) -> Mapping[str, Any]:
+    """Return the fields of an answer in the log, which has nothing of the text."""
+    return {
+        "reason": end.reason or ("cancelled" if end.error is None else type(end.error).__name__),
+        "prompt": end.n_prompt,
+        "cached": end.n_cached,
+        "tokens": end.n_tokens,
+        "drafted": end.stats.drafted,
+        "accepted": end.stats.accepted,
+        "waited": round(end.queue_seconds, 4),
+        "first": round(end.first_token_seconds, 4),
+        "rest": round(end.decode_seconds, 4),
+    }

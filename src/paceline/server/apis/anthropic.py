@@ -1,0 +1,215 @@
+"""Anthropic's messages: https://docs.anthropic.com/en/api/messages"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from paceline.request_handle import StepOutput
+from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json
+from paceline.server.apis.parts import (
+    Notes,
+    call_arguments,
+    chat_request,
+    is_billing_header,
+    joined_text,
+    only_functions,
+)
+from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text, Texts
+from paceline.speculative import validation as typed
+
+STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+STARTS: dict[str, Json] = {
+    "reasoning": {"type": "thinking", "thinking": "", "signature": ""},
+    "text": {"type": "text", "text": ""},
+}
+DELTAS = {
+    "reasoning": ("thinking_delta", "thinking"),
+    "text": ("text_delta", "text"),
+    "call": ("input_json_delta", "partial_json"),
+}
+
+
+class MessagesRequest(Body):
+    """POST /v1/messages"""
+
+    model: Annotated[str, Field(max_length=4096)] = ""
+    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)]
+    max_tokens: int | None = None
+    system: Text | list[JsonObject] | None = None
+    temperature: Any = None
+    top_p: Any = None
+    top_k: Any = None
+    stop_sequences: Texts | None = None
+    stream: bool = False
+    tools: list[JsonObject] | None = None
+    tool_choice: JsonObject | None = None
+    thinking: JsonObject | None = None
+    output_config: JsonObject | None = None
+    output_format: JsonObject | None = None
+    speculative: Any = None
+
+
+def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
+    """Return the chat that Anthropic's request asks for."""
+    messages: list[Json] = []
+    system = [{"type": "text", "text": body.system}] if isinstance(body.system, str) else body.system or []
+    # Claude Code's first line differs at each request: with it no prefix would be in the cache.
+    lines = [one for one in system if not is_billing_header(one.get("text"))]
+    if lines:
+        messages.append({"role": "system", "content": joined_text("system", lines, separator="\n\n")})
+    for at, message in enumerate(body.messages):
+        messages += list(_messages(f"messages[{at}]", message))
+    tools = None
+    if body.tools is not None:
+        mine = only_functions(body.tools, lambda tool: tool.get("type", "custom") == "custom", notes)
+        tools = [_tool(tool) for tool in mine]
+    form = body.output_format or (body.output_config or {}).get("format")
+    thinking = (body.thinking or {}).get("type")
+    return chat_request(
+        body,
+        ("model", "temperature", "top_p", "top_k", "stream", "speculative"),
+        messages=messages,
+        max_tokens=body.max_tokens,
+        stop=body.stop_sequences,
+        tools=tools,
+        tool_choice=_tool_choice(body.tool_choice) if tools else None,
+        response_format=form
+        and {"type": "json_schema", "json_schema": {"schema": form.get("schema"), "strict": True}},
+        chat_template_kwargs=thinking and {"enable_thinking": thinking != "disabled"},
+        continue_final_message=bool(messages) and messages[-1]["role"] == "assistant",
+    )
+
+
+def _messages(where: str, message: Json) -> Iterator[Json]:
+    """Yield a message in OpenAI's form: the results of calls are messages of their own there."""
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(content, list):
+        yield {"role": role, "content": content}
+        return
+    parts: list[Json] = []
+    calls: list[Json] = []
+    thoughts: list[str] = []
+    for at, block in enumerate(content):
+        name = f"{where}: content[{at}]"
+        kind = typed.mapping(name, block, "a block with a type").get("type")
+        if kind == "tool_result":
+            if parts:
+                yield {"role": role, "content": parts}
+                parts = []
+            result = block.get("content")
+            yield {
+                "role": "tool",
+                "tool_call_id": block.get("tool_use_id"),
+                "content": "" if result is None else result,
+            }
+        elif kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input")}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "thinking":
+            thoughts.append(typed.text(f"{name}: thinking", block.get("thinking")))
+        elif kind != "redacted_thinking":
+            parts.append(block)
+    if role == "assistant":
+        own: Json = {"tool_calls": calls} if calls else {}
+        thought: Json = {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+        yield {"role": role, "content": parts or ("" if not calls else None), **own, **thought}
+    elif parts:
+        yield {"role": role, "content": parts}
+
+
+def _tool(tool: Json) -> Json:
+    fields = {"name": tool.get("name"), "description": tool.get("description"), "strict": tool.get("strict")}
+    function = {**fields, "parameters": tool.get("input_schema")}
+    return {"type": "function", "function": {name: one for name, one in function.items() if one is not None}}
+
+
+def _tool_choice(choice: Json | None) -> Any:
+    if choice is None:
+        return None
+    if choice.get("type") == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    kind = choice.get("type")
+    if kind not in TOOL_CHOICES:
+        raise typed.invalid("tool_choice: its type", kind, "auto, any, tool or none")
+    return TOOL_CHOICES[kind]
+
+
+class MessagesWriter:
+    """A message, whole or as Anthropic's events."""
+
+    trailer = ""
+
+    def __init__(self, answers: Answers, model: str, body: MessagesRequest) -> None:
+        self._answers, self._blocks = answers, Blocks()
+        name = f"msg_{secrets.token_hex(12)}"
+        self._base: Json = {"id": name, "type": "message", "role": "assistant", "model": model}
+
+    def begin(self) -> Iterator[Event]:
+        message = {**self._base, "content": [], "stop_reason": None, "stop_sequence": None}
+        yield self._event("message_start", message=message | {"usage": self._usage()})
+
+    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
+        for delta in deltas:
+            for action in self._blocks.feed(delta):
+                yield from self._block_events(*action)
+
+    def end(self) -> Iterator[Event]:
+        for action in self._blocks.close():
+            yield from self._block_events(*action)
+        yield self._event("message_delta", delta=self._stop(), usage=self._usage())
+        yield self._event("message_stop")
+
+    def full(self) -> Json:
+        message = self._answers.all[0].message if self._answers.all else {}
+        content = [_content(block) for block in Blocks.of(message).all]
+        return {**self._base, "content": content, **self._stop(), "usage": self._usage()}
+
+    def _block_events(self, action: str, block: Block, text: str) -> Iterator[Event]:
+        at = block.index
+        if action == "start":
+            yield self._event("content_block_start", index=at, content_block=_content(block, empty=True))
+        elif action == "text":
+            kind, field = DELTAS[block.kind]
+            yield self._event("content_block_delta", index=at, delta={"type": kind, field: text})
+        else:
+            if block.kind == "reasoning":  # clients send thoughts back with their signature
+                signature = {"type": "signature_delta", "signature": ""}
+                yield self._event("content_block_delta", index=at, delta=signature)
+            yield self._event("content_block_stop", index=at)
+
+    @staticmethod
+    def _event(kind: str, **fields: Any) -> Event:
+        return kind, {"type": kind, **fields}
+
+    def _stop(self) -> Json:
+        if not self._answers.all:
+            return {"stop_reason": "end_turn", "stop_sequence": None}
+        (answer,) = self._answers.all
+        reason, sequence = STOP_REASONS[answer.finish_reason], answer.handle.stop_string
+        if reason == "end_turn" and sequence is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
+        return {"stop_reason": reason, "stop_sequence": None}
+
+    def _usage(self) -> Json:
+        """Return the usage. Anthropic's input tokens are those that were not in a cache."""
+        cached = self._answers.n_cached
+        return {
+            "input_tokens": self._answers.n_prompt - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": self._answers.n_tokens,
+        }
+
+
+def _content(block: Block, *, empty: bool = False) -> Json:
+    """Return a content block. empty: as it begins in a stream."""
+    if block.kind == "call":
+        arguments = {} if empty else call_arguments(block.text)
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+    text = "" if empty else block.text
+    return {**STARTS[block.kind], DELTAS[block.kind][1]: text}

@@ -1,0 +1,177 @@
+"""Ollama's chats and completions: https://github.com/ollama/ollama/blob/main/docs/api.md
+
+Its streams are JSON objects, one a line, and times are in nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from paceline.request_handle import StepOutput
+from paceline.server.apis.answer import Answers, Blocks, Event, Json
+from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
+from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, CompletionRequest, JsonObject, Text
+from paceline.speculative import validation as typed
+
+# Options of the model's place in memory, which change no answer.
+PLACES = frozenset({
+    "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "use_mlock",
+    "use_mmap",
+})  # fmt: skip
+
+
+class OllamaRequest(Body):
+    """The common fields."""
+
+    model: Annotated[str, Field(max_length=4096)] = ""
+    stream: bool = True
+    format: str | JsonObject | None = None
+    options: JsonObject | None = None
+    think: bool | str | None = None
+    speculative: Any = None
+
+
+class OllamaChatRequest(OllamaRequest):
+    """POST /api/chat"""
+
+    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    tools: list[JsonObject] | None = None
+
+
+class OllamaGenerateRequest(OllamaRequest):
+    """POST /api/generate"""
+
+    prompt: Text = ""
+    suffix: Text | None = None
+    system: Text | None = None
+    images: list[Any] | None = None
+    context: Any = None
+    raw: bool = False
+
+
+def chat_to_openai(body: OllamaChatRequest, _notes: Notes) -> ChatRequest:
+    """Return the chat that Ollama's request asks for."""
+    messages = [_message(f"messages[{at}]", message) for at, message in enumerate(body.messages)]
+    return _chat(body, messages, tools=body.tools or None)
+
+
+def generate_to_openai(body: OllamaGenerateRequest, _notes: Notes) -> ChatRequest | CompletionRequest:
+    """Return a chat of one message, or a completion if the prompt is to be taken as it is."""
+    if body.raw or body.suffix is not None:
+        fields = _options(body) | {"model": body.model, "prompt": body.prompt, "suffix": body.suffix}
+        return validated(CompletionRequest, fields | {"stream": body.stream})
+    if not body.prompt:  # it is to load the model
+        return _chat(body, [])
+    system = [{"role": "system", "content": body.system}] if body.system else []
+    user = _message("the prompt", {"role": "user", "content": body.prompt, "images": body.images})
+    return _chat(body, [*system, user])
+
+
+def _chat(body: OllamaRequest, messages: list[Json], **fields: Any) -> ChatRequest:
+    thinks = body.think
+    variables = None if thinks is None else {"enable_thinking": bool(thinks)}
+    effort = thinks if isinstance(thinks, str) else None
+    same = ("model", "stream", "speculative")
+    fields |= _options(body) | {"messages": messages}
+    return chat_request(body, same, chat_template_kwargs=variables, reasoning_effort=effort, **fields)
+
+
+def _message(where: str, message: Json) -> Json:
+    out = {name: value for name, value in message.items() if name not in ("images", "tool_name") and value}
+    out.setdefault("content", None if "tool_calls" in out else "")
+    if images := message.get("images"):
+        parts = [{"type": "image_url", "image_url": {}} for _ in typed.items(f"{where}: its images", images)]
+        out["content"] = [{"type": "text", "text": message.get("content") or ""}, *parts]
+    if name := message.get("tool_name"):
+        out["name"] = name
+    return out
+
+
+def _options(body: OllamaRequest) -> Json:
+    """Return the options as OpenAI's fields."""
+    options = {name: value for name, value in (body.options or {}).items() if name not in PLACES}
+    options["max_tokens"] = options.pop("num_predict", None)
+    form = body.format or None
+    if form == "json":
+        options["response_format"] = {"type": "json_object"}
+    elif form is not None:
+        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": form}}
+    return options
+
+
+class OllamaWriter:
+    """A chat's or a completion's objects. Calls come whole."""
+
+    trailer = ""
+
+    def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
+        self._answers, self._model, self._blocks = answers, model, Blocks()
+        self._chat = isinstance(body, OllamaChatRequest)
+
+    def begin(self) -> Iterator[Event]:
+        yield from ()
+
+    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
+        for delta in deltas:
+            for action in self._blocks.feed(delta):
+                yield from self._events(*action)
+
+    def end(self) -> Iterator[Event]:
+        for action in self._blocks.close():
+            yield from self._events(*action)
+        yield "", self._object(self._content({}), done=True)
+
+    def full(self) -> Json:
+        message = self._answers.all[0].message if self._answers.all else {}
+        return self._object(self._content(message), done=True)
+
+    def _events(self, action: str, block: Any, text: str) -> Iterator[Event]:
+        if action == "text" and block.kind != "call":
+            field = "content" if block.kind == "text" else "reasoning_content"
+            yield "", self._object(self._content({field: text}))
+        elif action == "stop" and block.kind == "call":
+            function = {"name": block.name, "arguments": block.text}
+            yield "", self._object(self._content({"tool_calls": [{"function": function}]}))
+
+    def _content(self, message: Json) -> Json:
+        """Return a message, or the fields of a completion."""
+        thoughts: Json = {"thinking": thought} if (thought := message.get("reasoning_content")) else {}
+        if not self._chat:
+            return {"response": message.get("content") or "", **thoughts}
+        out = {"role": "assistant", "content": message.get("content") or "", **thoughts}
+        if calls := message.get("tool_calls"):
+            functions = [call["function"] for call in calls]
+            out["tool_calls"] = [
+                {
+                    "function": {
+                        "index": at,
+                        "name": one["name"],
+                        "arguments": call_arguments(one["arguments"]),
+                    }
+                }
+                for at, one in enumerate(functions)
+            ]
+        return {"message": out}
+
+    def _object(self, content: Json, *, done: bool = False) -> Json:
+        created = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        out = {"model": self._model, "created_at": created, **content, "done": done}
+        if not done:
+            return out
+        if not self._answers.all:
+            return out | {"done_reason": "load"}
+        reason = "length" if self._answers.all[0].finish.is_truncated else "stop"
+        timings = self._answers.timings()
+        read, written = (round(1e6 * timings[f"{name}_ms"]) for name in ("prompt", "predicted"))
+        return out | {
+            "done_reason": reason,
+            "total_duration": read + written,
+            "load_duration": 0,
+            "prompt_eval_count": self._answers.n_prompt,
+            "prompt_eval_duration": read,
+            "eval_count": self._answers.n_tokens,
+            "eval_duration": written,
+        }

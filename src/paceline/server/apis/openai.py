@@ -1,0 +1,150 @@
+"""OpenAI's chats and completions, with llama-server's `timings` and vLLM's token ids."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from paceline.request_handle import StepOutput
+from paceline.server.apis.answer import Answers, Event, Json, finite_logprob
+from paceline.server.schemas import ChatRequest, CompletionRequest, FimRequest, StreamOptions
+from paceline.speculative.stats import Logprob
+
+
+class OpenAiWriter:
+    """The response to one request."""
+
+    trailer = "data: [DONE]\n\n"
+
+    def __init__(self, answers: Answers, model: str, body: ChatRequest | CompletionRequest) -> None:
+        self._answers, self._body = answers, body
+        self._chat = chat = isinstance(body, ChatRequest | FimRequest)
+        self._options = body.stream_options or StreamOptions()
+        self._report = body.speculative is not None and body.speculative.report
+        self._logprobs = body.logprobs is not None and body.logprobs is not False
+        self._parts: list[list[tuple[str, str]]] = [[] for _ in answers.all]  # not yet in a chunk
+        self._n_ended = 0
+        name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
+        self._base = {"id": name, "created": int(time.time()), "model": model, "system_fingerprint": "b0"}
+        self._offsets: Counter[int] = Counter()
+
+    def begin(self) -> Iterator[Event]:
+        """Yield a chat's first chunks, which have the role."""
+        role = {"role": "assistant", "content": None}
+        for at, _ in enumerate(self._answers.all if self._chat else ()):
+            yield self._chunk([self._streamed(at, role)])
+
+    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
+        """Yield the chunks of one output. The last one of all answers has the timings."""
+        end = update.finish
+        if self._body.return_progress:
+            for progress in self._answers.progress(index, update):
+                name, chunk = self._chunk([self._streamed(index, {} if self._chat else "")])
+                yield name, chunk | {"prompt_progress": progress}
+        self._parts[index] += update.parts
+        logprobs = self._logprobs_json(index, update.tokens, update.logprobs)
+        tokens = list(update.tokens) if self._body.return_token_ids else []
+        if not deltas and (logprobs is not None or tokens) and update.tokens:
+            deltas = [{"content": ""}]  # the text may be held back, log-probabilities are not
+        for delta in deltas:
+            choice = self._streamed(index, delta if self._chat else delta["content"], logprobs)
+            logprobs = None  # only in the first chunk
+            if self._body.return_token_ids:
+                choice["token_ids"], tokens = tokens, []
+            name, chunk = self._chunk([choice])
+            if self._report:
+                chunk["speculative"] = {"parts": self._parts[index]}
+                self._parts[index] = []
+            if self._body.timings_per_token:
+                chunk["timings"] = self._answers.timings()
+            yield name, chunk
+        if end is not None:
+            reason = self._answers.all[index].finish_reason
+            name, last = self._chunk([self._streamed(index, {} if self._chat else "", None, reason)])
+            self._n_ended += 1
+            if self._n_ended == len(self._answers.all):
+                last["timings"] = self._answers.timings()
+                if self._report:
+                    last["speculative"] = self._answers.draft_counts()
+            yield name, last
+
+    def end(self) -> Iterator[Event]:
+        """Yield what follows the last chunk."""
+        if self._options.include_usage:
+            name, chunk = self._chunk([])
+            yield name, chunk | {"usage": self._usage(), "timings": self._answers.timings()}
+
+    def full(self) -> Json:
+        """Return the response without streaming."""
+        answers = self._answers
+        out = {
+            **self._base,
+            "object": "chat.completion" if self._chat else "text_completion",
+            "choices": [self._finished(index) for index in range(len(answers.all))],
+            "usage": self._usage(),
+            "timings": answers.timings(),
+        }
+        if self._body.return_token_ids:
+            out["prompt_token_ids"] = list(answers.all[0].handle.request.prompt)
+        if self._body.verbose:
+            out["__verbose"] = {"prompt": answers.prompt_text(), "content": answers.all[0].handle.text}
+        if self._report:
+            parts = [answer.handle.parts for answer in answers.all]
+            out["speculative"] = {"parts": parts, **answers.draft_counts()}
+        return out
+
+    def _finished(self, index: int) -> Json:
+        answer = self._answers.all[index]
+        handle = answer.handle
+        text: Json = {"message": {**answer.message, "refusal": None}} if self._chat else {"text": handle.text}
+        return {
+            "index": index,
+            "logprobs": self._logprobs_json(index, handle.tokens, handle.logprobs),
+            "finish_reason": answer.finish_reason,
+            **text,
+            **({"token_ids": list(handle.tokens)} if self._body.return_token_ids else {}),
+        }
+
+    def _chunk(self, choices: list[Json]) -> Event:
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        chunk = {**self._base, "object": kind, "choices": choices}
+        if self._options.continuous_usage_stats and choices:
+            chunk["usage"] = usage_counts(self._answers)
+        return "", chunk
+
+    def _streamed(self, index: int, delta: Any, logprobs: Any = None, reason: str | None = None) -> Json:
+        field = "delta" if self._chat else "text"
+        return {"index": index, field: delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs_json(self, index: int, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json | None:
+        if not self._logprobs:
+            return None
+        text, token_json = self._answers.text, self._answers.token_json
+        if self._chat:
+            content = [
+                {**token_json(token, one.logprob), "top_logprobs": [token_json(*top) for top in one.top]}
+                for token, one in zip(tokens, logprobs, strict=True)
+            ]
+            return {"content": content, "refusal": None}
+        texts = [text(token) for token in tokens]
+        offsets = list(accumulate(map(len, texts), initial=self._offsets[index]))
+        self._offsets[index] = offsets.pop()
+        return {
+            "tokens": texts,
+            "token_logprobs": [finite_logprob(it.logprob) for it in logprobs],
+            "top_logprobs": [{text(token): finite_logprob(x) for token, x in it.top} for it in logprobs],
+            "text_offset": offsets,
+        }
+
+    def _usage(self) -> Json:
+        details = {"cached_tokens": self._answers.n_cached}
+        return {**usage_counts(self._answers), "prompt_tokens_details": details}
+
+
+def usage_counts(answers: Answers) -> Json:
+    prompt, written = answers.n_prompt, answers.n_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}

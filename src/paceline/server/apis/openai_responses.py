@@ -1,0 +1,276 @@
+"""OpenAI's responses: https://platform.openai.com/docs/api-reference/responses"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from paceline.request_handle import StepOutput
+from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json
+from paceline.server.apis.parts import Notes, chat_request, only_functions
+from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
+
+ID_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
+PARTS = {"reasoning": "reasoning_text", "text": "output_text"}
+TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+DELTAS = {
+    "reasoning": "response.reasoning_text",
+    "text": "response.output_text",
+    "call": "response.function_call_arguments",
+}
+
+
+class ResponsesRequest(Body):
+    """POST /v1/responses"""
+
+    model: Annotated[str, Field(max_length=4096)] = ""
+    input: Text | Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = ""
+    instructions: Text | None = None
+    max_output_tokens: int | None = None
+    temperature: Any = None
+    top_p: Any = None
+    top_logprobs: Any = None
+    stream: bool = False
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    text: JsonObject | None = None
+    reasoning: JsonObject | None = None
+    metadata: JsonObject | None = None
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool = False
+    return_progress: bool = False
+    timings_per_token: bool = False
+    speculative: Any = None
+
+
+def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
+    """Return the chat that a request for a response asks for."""
+    for name in ("previous_response_id", "conversation", "background"):
+        if getattr(body, name):
+            raise UsageError(f"{name}: this server stores no responses: send the whole conversation as input")
+    messages: list[Json] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        messages += [{"role": "user", "content": body.input}] if body.input else []
+    else:
+        for at, item in enumerate(body.input):
+            _add_item(messages, f"input[{at}]", item, notes)
+        messages = [_finished(message) for message in messages]
+    tools = None
+    if body.tools is not None:
+        mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
+        tools = [{"type": "function", "function": _without_type(tool)} for tool in mine]
+    choice = body.tool_choice
+    if isinstance(choice, dict):
+        kind, name = choice.get("type"), choice.get("name")
+        choice = (
+            {"type": "function", "function": {"name": name}}
+            if kind == "function"
+            else choice.get("mode", "auto")
+        )
+    form = (body.text or {}).get("format")
+    if form is not None and form.get("type") == "json_schema":
+        form = {"type": "json_schema", "json_schema": _without_type(form)}
+    effort = (body.reasoning or {}).get("effort")
+    return chat_request(
+        body,
+        ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token"),
+        messages=messages,
+        max_tokens=body.max_output_tokens,
+        tools=tools,
+        tool_choice=choice if tools else None,
+        response_format=form,
+        reasoning_effort=effort,
+    )
+
+
+def _add_item(messages: list[Json], where: str, item: Json, notes: Notes) -> None:
+    """Add an item of the input to messages: thoughts and calls belong to the answer that they come with."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        content = item.get("content")
+        if isinstance(content, list):
+            content = [_part(part) for part in content]
+        last = messages[-1] if messages else {}
+        if item.get("role") == "assistant" and last.get("role") == "assistant" and not last["content"]:
+            last["content"] = content  # after its thoughts
+            return
+        messages.append({"role": item.get("role"), "content": content})
+    elif kind == "reasoning":
+        parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+        texts = [typed.mapping(where, part, "a part with text").get("text") for part in parts]
+        thought = "\n".join(text for text in texts if isinstance(text, str))
+        if thought:
+            messages.append({"role": "assistant", "content": "", "reasoning_content": thought})
+    elif kind in ("function_call", "custom_tool_call"):
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": ""})
+        arguments = item.get("arguments") if kind == "function_call" else {"input": item.get("input")}
+        function = {"name": item.get("name"), "arguments": arguments}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        messages[-1].setdefault("tool_calls", []).append(call)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        output = item.get("output")
+        output = [_part(part) for part in output] if isinstance(output, list) else output
+        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+    else:
+        notes.append(f"{where}: an item of type {kind} was left out")
+
+
+def _part(part: Any) -> Any:
+    """Return a part of a content in the form of chats."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    return {**part, "type": "text"} if part.get("type") in TEXT_PARTS else part
+
+
+def _finished(message: Json) -> Json:
+    has_calls = message.get("tool_calls") and not message["content"]
+    return {**message, "content": None} if has_calls else message
+
+
+def _without_type(one: Json) -> Json:
+    return {name: value for name, value in one.items() if name != "type" and value is not None}
+
+
+class ResponsesWriter:
+    """A response, whole or as events."""
+
+    trailer = ""
+
+    def __init__(self, answers: Answers, model: str, body: ResponsesRequest) -> None:
+        self._answers, self._body, self._model = answers, body, model
+        self._blocks, self._names, self._sequence = Blocks(), list[str](), -1
+        self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
+
+    def begin(self) -> Iterator[Event]:
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield self._event("response.in_progress", response=self._response("in_progress"))
+
+    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
+        if self._body.return_progress:
+            for progress in self._answers.progress(index, update):
+                response = self._response("in_progress")
+                yield self._event("response.in_progress", response=response, prompt_progress=progress)
+        for delta in deltas:
+            for action in self._blocks.feed(delta):
+                yield from self._block_events(*action)
+
+    def end(self) -> Iterator[Event]:
+        if self._answers.all:
+            for action in self._blocks.close():
+                yield from self._block_events(*action)
+        response = self._ended()
+        extra = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
+        yield self._event(f"response.{response['status']}", response=response, **extra)
+
+    def full(self) -> Json:
+        if self._answers.all:
+            self._blocks = Blocks.of(self._answers.all[0].message)
+        return self._ended()
+
+    def _block_events(self, action: str, block: Block, text: str) -> Iterator[Event]:
+        at: Json = {"output_index": block.index}
+        item_id = {"item_id": self._name(block), **at}
+        inner = item_id if block.kind == "call" else {**item_id, "content_index": 0}
+        if action == "start":
+            item = self._item(block, "in_progress")
+            yield self._event("response.output_item.added", item={**item, **_emptied(item)}, **at)
+            if block.kind != "call":
+                yield self._event("response.content_part.added", part=_part_of(block, ""), **inner)
+        elif action == "text":
+            extra = {"logprobs": []} if block.kind == "text" else {}
+            if self._body.timings_per_token:
+                extra["timings"] = self._answers.timings()
+            yield self._event(f"{DELTAS[block.kind]}.delta", delta=text, **inner, **extra)
+        else:
+            if block.kind == "call":
+                yield self._event(f"{DELTAS['call']}.done", arguments=block.text, name=block.name, **inner)
+            else:
+                extra = {"logprobs": []} if block.kind == "text" else {}
+                yield self._event(f"{DELTAS[block.kind]}.done", text=block.text, **inner, **extra)
+                yield self._event("response.content_part.done", part=_part_of(block, block.text), **inner)
+            yield self._event("response.output_item.done", item=self._item(block, "completed"), **at)
+
+    def _event(self, kind: str, **fields: Any) -> Event:
+        self._sequence += 1
+        return kind, {"type": kind, "sequence_number": self._sequence, **fields}
+
+    def _name(self, block: Block) -> str:
+        while len(self._names) <= block.index:
+            kind = self._blocks.all[len(self._names)].kind
+            self._names.append(f"{ID_PREFIXES[kind]}_{secrets.token_hex(16)}")
+        return self._names[block.index]
+
+    def _item(self, block: Block, status: str) -> Json:
+        base: Json = {"id": self._name(block), "status": status}
+        if block.kind == "call":
+            fields = {"call_id": block.id, "name": block.name, "arguments": block.text}
+            return {"type": "function_call", **base, **fields}
+        content = [_part_of(block, block.text)]
+        if block.kind == "reasoning":
+            return {"type": "reasoning", **base, "summary": [], "content": content, "encrypted_content": None}
+        return {"type": "message", **base, "role": "assistant", "content": content}
+
+    def _ended(self) -> Json:
+        answers = self._answers.all
+        cut = bool(answers) and answers[0].finish.is_truncated
+        response = self._response("incomplete" if cut else "completed")
+        response["output"] = [self._item(block, "completed") for block in self._blocks.all]
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        cached, read, written = self._answers.n_cached, self._answers.n_prompt, self._answers.n_tokens
+        response["usage"] = {
+            "input_tokens": read,
+            "input_tokens_details": {"cached_tokens": cached},
+            "output_tokens": written,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": read + written,
+        }
+        return response
+
+    def _response(self, status: str) -> Json:
+        body = self._body
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "model": self._model,
+            "output": [],
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "store": False,
+            "temperature": body.temperature,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools or [],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "metadata": body.metadata or {},
+        }
+
+
+def _part_of(block: Block, text: str) -> Json:
+    extra: Json = {"annotations": [], "logprobs": []} if block.kind == "text" else {}
+    return {"type": PARTS[block.kind], "text": text, **extra}
+
+
+def _emptied(item: Json) -> Json:
+    return {"arguments": ""} if "arguments" in item else {"content": []}

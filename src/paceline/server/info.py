@@ -1,0 +1,171 @@
+"""Routes that describe the model, in the forms of OpenAI, llama-server and Ollama; and its tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+
+import paceline
+from paceline.server import schemas
+from paceline.server.convert import chat_prompt, prompt_tokens
+from paceline.server.service import ServingEngine
+from paceline.speculative.errors import UsageError
+from paceline.text.chat_template import chat_sampling
+from paceline.text.messages import parse_tool_choice
+
+Json = dict[str, Any]
+OLLAMA_VERSION = "0.12.0"  # whose API this server has; clients refuse older ones
+
+
+def add_routes(
+    app: FastAPI, service: ServingEngine, names: Sequence[str], require_name: Callable[[str], None]
+) -> None:
+    llm, created = service.llm, int(time.time())
+    target, text = llm.target, llm.target.text
+    listed = [name for name in names if "*" not in name] or [target.path.stem]
+
+    @app.get("/v1/models", summary="The model that is served")
+    async def models() -> Json:
+        return {"object": "list", "data": [model_json(name) for name in listed], "models": ollama_models()}
+
+    @app.get("/v1/models/{name:path}", summary="One name of it")
+    async def model(name: str) -> Json:
+        require_name(name or "?")
+        return model_json(name)
+
+    def model_json(name: str) -> Json:
+        return {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "paceline",
+            "root": target.path.name,
+            "max_model_len": target.caps.n_ctx,
+            "meta": {
+                "description": target.description,
+                "n_vocab": target.vocab.size,
+                "sampling": sampling(),
+                "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
+            },
+        }
+
+    @app.post("/apply-template", summary="A chat as the model's prompt")
+    def apply_template(body: schemas.ChatRequest) -> Json:
+        choice = parse_tool_choice(body.tools, body.tool_choice)
+        tokens = chat_prompt(llm, body, choice.tools, [])
+        return {"prompt": b"".join(map(target.vocab.text, tokens)).decode(errors="replace")}
+
+    @app.get("/props", summary="llama-server's properties")
+    async def props() -> Json:
+        bos, eos = text.bos_and_eos()
+        return {
+            "default_generation_settings": {"n_ctx": target.caps.n_ctx, "params": sampling()},
+            "total_slots": service.sessions,
+            "model_alias": listed[0],
+            "model_path": target.path.name,
+            "modalities": {"vision": False, "audio": False},
+            "chat_template": text.template(),
+            "bos_token": bos,
+            "eos_token": eos,
+            "build_info": f"paceline {paceline.__version__}",
+            "is_sleeping": False,
+        }
+
+    @app.get("/slots", summary="llama-server's slots")
+    async def slots() -> list[Json]:
+        n, drafts = service.running, not llm.drafting.plain
+        about = {"n_ctx": target.caps.n_ctx, "speculative": drafts}
+        return [{"id": at, "is_processing": at < n, **about} for at in range(service.sessions)]
+
+    def sampling() -> dict[str, float]:
+        return chat_sampling(target, service.limits.sampling)
+
+    def ollama_models() -> list[Json]:
+        modified = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
+        return [
+            {
+                "name": name,
+                "model": name,
+                "modified_at": modified,
+                "size": target.weight_bytes or 0,
+                "digest": hashlib.sha256(name.encode()).hexdigest(),
+                "details": details(),
+            }
+            for name in listed
+        ]
+
+    def details() -> Json:
+        family = target.description.split()[0] if target.description else ""
+        about = {"parent_model": "", "format": "gguf" if target.path.suffix == ".gguf" else "safetensors"}
+        return {
+            **about,
+            "family": family,
+            "families": [family],
+            "parameter_size": "",
+            "quantization_level": "",
+        }
+
+    @app.get("/api/version", summary="The version of Ollama's API")
+    async def version() -> Json:
+        return {"version": OLLAMA_VERSION}
+
+    @app.get("/api/tags", summary="Ollama's list of models")
+    async def tags() -> Json:
+        return {"models": ollama_models()}
+
+    @app.get("/api/ps", summary="Ollama's list of running models")
+    async def running() -> Json:
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
+        about = {"expires_at": until, "size_vram": 0, "context_length": target.caps.n_ctx}
+        return {"models": [{**model, **about} for model in ollama_models()]}
+
+    @app.post("/api/show", summary="Ollama's description of a model")
+    async def show(body: schemas.ShowRequest) -> Json:
+        require_name(body.model or body.name)
+        family = details()["family"] or "model"
+        native_tools = llm.has_chat_template and llm.tool_support.native
+        capabilities = ["completion", *(["tools"] if native_tools else [])]
+        return {
+            "capabilities": capabilities,
+            "details": details(),
+            "model_info": {
+                "general.architecture": family,
+                "general.basename": listed[0],
+                f"{family}.context_length": target.caps.n_ctx,
+            },
+            "template": text.template(),
+            "parameters": "\n".join(f"{name} {value}" for name, value in sampling().items()),
+            "modelfile": f"FROM {target.path.name}",
+            "modified_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+            "license": "",
+        }
+
+    @app.post("/tokenize", summary="Text to tokens")
+    def tokenize(body: schemas.TokenizeRequest) -> Json:
+        if body.content == "":
+            return {"tokens": []}
+        if isinstance(body.content, str):
+            tokens = text.encode(body.content, special=body.parse_special, add_bos=body.add_special)
+        else:
+            tokens = prompt_tokens(llm, body.content)
+        if not body.with_pieces:
+            return {"tokens": tokens}
+        return {"tokens": [{"id": token, "piece": piece_json(token)} for token in tokens]}
+
+    def piece_json(token: int) -> str | list[int]:
+        piece = target.vocab.text(token)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return list(piece)
+
+    @app.post("/detokenize", summary="Tokens to text")
+    def detokenize(body: schemas.DetokenizeRequest) -> Json:
+        size, piece = target.vocab.size, text.piece
+        if (last := max(body.tokens, default=0)) >= size:
+            raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
+        return {"content": b"".join(map(piece, body.tokens)).decode(errors="replace")}

@@ -1,0 +1,138 @@
+"""The outputs of one HTTP request as they come, and their stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+
+from paceline.request_handle import StepOutput
+from paceline.server.apis.answer import Answers, Event, Writer, log_fields
+from paceline.server.convert import ParsedRequest
+from paceline.server.errors import MODEL_FAILED, describe
+from paceline.server.service import ServingEngine
+from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+
+
+class CompletionOutputs:
+    """The outputs of one HTTP request's answers, as they come. Cancel it in the end.
+    log: fields of the request's line in the log, which this fills in."""
+
+    def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
+        self._service, self._log_fields, self.ping_seconds = service, log, service.limits.ping_seconds
+        self.handles, self._queue = service.submit_async(request.requests)
+        self._n_open = len(self.handles)
+
+    async def next(self) -> tuple[int, StepOutput] | None:
+        """Return the next output and its answer's index; None if a stream needs a sign of life.
+        Raises the error that ended an answer: UsageError, ClosingError, TooSlowError or HTTPException."""
+        try:
+            # asyncio.wait_for may lose a cancellation before Python 3.12.
+            async with asyncio.timeout(self.ping_seconds or None):
+                index, update = await self._queue.get()
+        except TimeoutError:
+            return None
+        if update.finish is not None:
+            self._n_open -= 1
+            self._log_fields.update(log_fields(update.finish))
+            error = update.finish.error
+            if isinstance(error, UsageError | ClosingError | TooSlowError):
+                raise error
+            if error is not None:
+                raise HTTPException(500, MODEL_FAILED) from error
+        return index, update
+
+    @property
+    def over(self) -> bool:
+        return not self._n_open
+
+    async def queued(self) -> None:
+        """Wait until the grammars are compiled and the requests queued. Raises what `next` raises."""
+        for handle in self.handles:
+            if not await asyncio.wrap_future(handle.queued):
+                await self.next()
+
+    async def all(self, answers: Answers) -> None:
+        """Wait for all outputs and add them to the answers."""
+        while not self.over:
+            if (output := await self.next()) is not None:
+                answers.all[output[0]].deltas(output[1])
+
+    def cancel(self) -> None:
+        """Cancel the answers that have not ended."""
+        if self._n_open == len(self.handles):
+            self._log_fields.setdefault("reason", "cancelled")
+        for handle in self.handles:
+            self._service.cancel(handle)
+
+
+class EventStreamResponse(StreamingResponse):
+    """A stream of events or lines. `after` is called when it ends or its client disconnects."""
+
+    def __init__(
+        self,
+        content: AsyncIterator[str],
+        after: Callable[[], None],
+        media_type: str = "text/event-stream",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        # nginx would hold the events back otherwise.
+        own = {"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
+        super().__init__(content, media_type=media_type, headers=own)
+        self._after = after
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._after()
+
+
+async def event_stream(
+    outputs: CompletionOutputs, answers: Answers, writer: Writer, path: str, *, as_lines: bool
+) -> AsyncIterator[str]:
+    """Yield the events of a request. path: the route, whose form an error has.
+    as_lines: as JSON objects, one a line, among which no sign of life has a place."""
+    encode = json_line if as_lines else sse_event
+    for event in writer.begin():
+        yield encode(event)
+    last = monotonic()
+    try:
+        while not outputs.over:
+            if (output := await outputs.next()) is not None:
+                index, update = output
+                for event in writer.step(index, update, answers.all[index].deltas(update)):
+                    last = monotonic()
+                    yield encode(event)
+            if not as_lines and 0 < outputs.ping_seconds <= monotonic() - last:
+                last = monotonic()
+                yield ": keep-alive\n\n"
+        for event in writer.end():
+            yield encode(event)
+    except Exception as error:
+        named = path.startswith(("/v1/messages", "/v1/responses"))
+        yield encode(("error" if named else "", describe(error).body(path)))
+    if writer.trailer:
+        yield writer.trailer
+
+
+def sse_event(event: Event) -> str:
+    name, data = event
+    line = f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"event: {name}\n{line}" if name else line
+
+
+def json_line(event: Event) -> str:
+    return json.dumps(event[1], ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+async def wait_for_disconnect(request: Request) -> None:
+    """Return when the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,76 @@
+"""Prompts that ask for what is between a prefix and a suffix, with the control tokens of code models.
+
+The token names are those that llama.cpp's llama-vocab.cpp knows; the order (files, prefix, suffix) is that of
+its format_prompt_infill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.interface import Text
+
+PREFIX = (
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
+)
+SUFFIX = (
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
+)
+MIDDLE = (
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
+)
+FILE = ("<|file_sep|>", "<file_sep>")
+
+
+def infill_tokens(
+    text: Text, vocab: Vocab, prefix: str, suffix: str, files: Sequence[Mapping[str, Any]] = ()
+) -> list[int]:
+    """Return the tokens of a prompt. files: further ones, each with `text` and perhaps `filename`.
+    Raises UsageError for a model without such control tokens."""
+    marks = [control_token(text, names) for names in (PREFIX, SUFFIX, MIDDLE)]
+    if None in marks:
+        raise UsageError("this model has no control tokens to fill in the middle: take a code model that has")
+    before, after, middle = (mark for mark in marks if mark is not None)
+    tokens = list[int]()
+    if vocab.add_bos and vocab.bos is not None:
+        tokens.append(vocab.bos)
+    file_mark = control_token(text, FILE)
+    for at, file in enumerate(files):
+        content = typed.text(f"input_extra[{at}]: its text", file.get("text"))
+        name = typed.text(f"input_extra[{at}]: its filename", file.get("filename") or "file")
+        if file_mark is not None:
+            tokens += [file_mark, *text.encode(f"{name}\n{content}", add_bos=False)]
+        else:
+            tokens += text.encode(f"\n\n--- {name} ---\n\n{content}", add_bos=False)
+    tokens += [before, *text.encode(prefix, add_bos=False), after]
+    return [*tokens, *text.encode(suffix, add_bos=False), middle]
+
+
+def control_token(text: Text, names: Sequence[str]) -> int | None:
+    """Return the control token that has one of these names."""
+    for name in names:
+        tokens = text.encode(name, special=True, add_bos=False)
+        if len(tokens) == 1 and not text.piece(tokens[0]):
+            return tokens[0]
+    return None
