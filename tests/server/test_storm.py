@@ -22,10 +22,10 @@ import pytest
 
 import paceline
 from paceline.request_handle import RequestHandle
-from paceline.server.app import CompletionOutputs
 from paceline.server.connection import GuardedConnection
 from paceline.server.security import SecurityRules
 from paceline.server.service import ServerLimits
+from paceline.server.streams import CompletionOutputs
 from serving import LONG, Served, serving, until
 
 pytestmark = pytest.mark.slow

@@ -73,8 +73,10 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             unknown = list(dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()]))
             if unknown and limits.strict:
                 raise UsageError(f"{printable(unknown[0])}: this server knows no such field; leave it out")
-            is_chat = isinstance(request, schemas.ChatRequest)
-            parsed = (from_chat if is_chat else from_completion)(llm, limits, request, client)
+            if isinstance(request, schemas.ChatRequest):
+                parsed = from_chat(llm, limits, request, client)
+            else:
+                parsed = from_completion(llm, limits, request, client)
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
         if unknown:
@@ -114,6 +116,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
         def counted() -> int:
             chat = api.to_openai(body, [])
+            assert isinstance(chat, schemas.ChatRequest)
             choice = parse_tool_choice(chat.tools, chat.tool_choice)
             return len(chat_prompt(llm, chat, choice.tools, [])) if chat.messages else 0
 
@@ -170,9 +173,13 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     open_to_all = ("/health", "/v1/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     if rules.cors:
-        own = [NOTE_HEADER, "x-request-id"]
-        any_of = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": own}
-        app.add_middleware(CORSMiddleware, allow_origins=list(rules.cors), **any_of)
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(rules.cors),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[NOTE_HEADER, "x-request-id"],
+        )
     if rules.proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app

@@ -79,7 +79,7 @@ class ErrorInfo:
                 "code": self.code,
                 "param": self.param,
             }
-        return {"error": error | self.extra}
+        return {"error": {**error, **self.extra}}
 
 
 def describe(error: Exception) -> ErrorInfo:

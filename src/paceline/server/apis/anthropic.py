@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json
+from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json, Writer
 from paceline.server.apis.parts import (
     Notes,
     call_arguments,
@@ -139,10 +139,8 @@ def _tool_choice(choice: Json | None) -> Any:
     return TOOL_CHOICES[kind]
 
 
-class MessagesWriter:
+class MessagesWriter(Writer):
     """A message, whole or as Anthropic's events."""
-
-    trailer = ""
 
     def __init__(self, answers: Answers, model: str, body: MessagesRequest) -> None:
         self._answers, self._blocks = answers, Blocks()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answer, Answers, Event, Json
+from paceline.server.apis.answer import Answer, Answers, Event, Json, Writer
 from paceline.server.apis.parts import Notes, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
@@ -56,10 +56,8 @@ def to_completion(body: LlamaRequest, _notes: Notes) -> CompletionRequest:
     return validated(CompletionRequest, fields)
 
 
-class LlamaWriter:
+class LlamaWriter(Writer):
     """Completions, each an object of its own. A prompt alone has no list."""
-
-    trailer = ""
 
     def __init__(self, answers: Answers, model: str, body: LlamaRequest) -> None:
         self._answers, self._model, self._body = answers, model, body

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Blocks, Event, Json
+from paceline.server.apis.answer import Answers, Blocks, Event, Json, Writer
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
 from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, CompletionRequest, JsonObject, Text
 from paceline.speculative import validation as typed
@@ -102,10 +102,8 @@ def _options(body: OllamaRequest) -> Json:
     return options
 
 
-class OllamaWriter:
+class OllamaWriter(Writer):
     """A chat's or a completion's objects. Calls come whole."""
-
-    trailer = ""
 
     def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
         self._answers, self._model, self._blocks = answers, model, Blocks()

@@ -10,12 +10,12 @@ from itertools import accumulate
 from typing import Any
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Event, Json, finite_logprob
+from paceline.server.apis.answer import Answers, Event, Json, Writer, finite_logprob
 from paceline.server.schemas import ChatRequest, CompletionRequest, FimRequest, StreamOptions
 from paceline.speculative.stats import Logprob
 
 
-class OpenAiWriter:
+class OpenAiWriter(Writer):
     """The response to one request."""
 
     trailer = "data: [DONE]\n\n"

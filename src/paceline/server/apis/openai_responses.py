@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json
+from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json, Writer
 from paceline.server.apis.parts import Notes, chat_request, only_functions
 from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
 from paceline.speculative import validation as typed
@@ -69,7 +69,7 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     if body.tools is not None:
         mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
         tools = [{"type": "function", "function": _without_type(tool)} for tool in mine]
-    choice = body.tool_choice
+    choice: Any = body.tool_choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
         choice = (
@@ -144,10 +144,8 @@ def _without_type(one: Json) -> Json:
     return {name: value for name, value in one.items() if name != "type" and value is not None}
 
 
-class ResponsesWriter:
+class ResponsesWriter(Writer):
     """A response, whole or as events."""
-
-    trailer = ""
 
     def __init__(self, answers: Answers, model: str, body: ResponsesRequest) -> None:
         self._answers, self._body, self._model = answers, body, model
@@ -190,7 +188,7 @@ class ResponsesWriter:
             if block.kind != "call":
                 yield self._event("response.content_part.added", part=_part_of(block, ""), **inner)
         elif action == "text":
-            extra = {"logprobs": []} if block.kind == "text" else {}
+            extra: Json = {"logprobs": []} if block.kind == "text" else {}
             if self._body.timings_per_token:
                 extra["timings"] = self._answers.timings()
             yield self._event(f"{DELTAS[block.kind]}.delta", delta=text, **inner, **extra)
