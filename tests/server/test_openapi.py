@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 import paceline
 from paceline.api import LLM
 from paceline.server import app
+from paceline.server.apis import COUNTED
 from paceline.server.security import SecurityRules
 from paceline.server.service import ServerLimits, ServingEngine
 from real_model import smollm2
@@ -39,6 +40,11 @@ def api(llm: LLM) -> Iterator[Any]:
 
 OPERATIONS = [
     *(("POST", "/v1/chat/completions", 100), ("POST", "/v1/completions", 100)),
+    *(("POST", path, 40) for path in ("/v1/responses", "/v1/messages", "/api/chat", "/api/generate")),
+    *(("POST", path, 20) for path in ("/completion", "/infill", "/v1/fim/completions", "/apply-template")),
+    *(("POST", path, 10) for path in COUNTED.values() if path.startswith("/v1")),
+    *(("GET", f"/api/{name}", 1) for name in ("version", "tags", "ps")),
+    *(("GET", "/props", 1), ("GET", "/slots", 1), ("POST", "/api/show", 20)),
     *(("POST", "/tokenize", 50), ("POST", "/detokenize", 50), ("GET", "/v1/models/{name}", 20)),
     *(("GET", "/v1/models", 1), ("GET", "/health", 1), ("GET", "/metrics", 1)),
 ]

@@ -101,8 +101,12 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         others = submit(service, *[ask(max_tokens=40)] * (2 if when == "waiting" else 1))
         gate.held()
         outputs: list[StepOutput] = []
+
+        def take(_: int, output: StepOutput) -> None:
+            outputs.extend([output] if output.tokens or output.finish else [])
+
         prompt = [1, 2, 3] * 30 if when == "reading" else [4]
-        (handle,) = service.submit([ask(prompt, max_tokens=100)], lambda _, output: outputs.append(output))
+        (handle,) = service.submit([ask(prompt, max_tokens=100)], take)
         for _ in range(4):
             gate.one()
         n = len(outputs)

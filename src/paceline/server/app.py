@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -70,9 +71,11 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             limits = limits.model_copy(update={"sampling": chat_sampling(llm.target, limits.sampling)})
         try:
             request = api.to_openai(body, notes)
-            unknown = list(dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()]))
-            if unknown and limits.strict:
-                raise UsageError(f"{printable(unknown[0])}: this server knows no such field; leave it out")
+            unknown = dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()])
+            if limits.strict and unknown:
+                raise invalid_field(next(iter(unknown)), "extra_forbidden")
+            for path in (*body.unsupported_fields(), *request.unsupported_fields()):
+                raise invalid_field(path, "none_required")
             if isinstance(request, schemas.ChatRequest):
                 parsed = from_chat(llm, limits, request, client)
             else:
@@ -80,7 +83,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         except RecursionError:
             raise UsageError("the request is nested too deeply: make it flatter") from None
         if unknown:
-            notes.append(f"unknown fields were ignored: {', '.join(unknown)}")
+            notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, unknown))}")
         return request, replace(parsed, notes=(*notes, *parsed.notes))
 
     async def answer(api: Api, request: Request, body: Any) -> Response:
@@ -136,9 +139,11 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     for api in APIS:
         for path in api.paths:
-            add_route(path, answer, api, summary=api.summary, responses=EVENTS)
+            first = path == api.paths[0]
+            add_route(path, answer, api, summary=api.summary, responses=EVENTS, include_in_schema=first)
             if path in COUNTED:
-                add_route(COUNTED[path], count_tokens, api, summary="Count the tokens of a request")
+                about = {"summary": "Count the tokens of a request", "include_in_schema": first}
+                add_route(COUNTED[path], count_tokens, api, **about)
     info.add_routes(app, service, names, require_name)
 
     @app.get("/v1/health", include_in_schema=False)
@@ -183,6 +188,10 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     if rules.proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app
+
+
+def invalid_field(path: tuple[str, ...], kind: str) -> RequestValidationError:
+    return RequestValidationError([{"type": kind, "loc": path, "msg": "", "input": None}])
 
 
 def note_headers(notes: Sequence[str]) -> dict[str, str]:

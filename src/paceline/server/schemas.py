@@ -8,12 +8,12 @@ Validation of a list ends at its first error: the errors of a million items woul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling_settings import Sampling
 from paceline.speculative.validation import settings_of
 
@@ -96,18 +96,24 @@ class Body(BaseModel):
             return data
         return {name: value for name, value in limit_entries(data, MAX_FIELDS).items() if value is not None}
 
-    def unknown_fields(self, where: str = "") -> list[str]:
-        """Return the unknown fields, which are ignored. Raises UsageError for one that may not be ignored."""
-        names = list[str]()
+    def unknown_fields(self, *where: str) -> list[tuple[str, ...]]:
+        """Return the paths of unknown fields that are ignored."""
+        return [path for path, ignored in self._extra(where) if ignored]
+
+    def unsupported_fields(self, *where: str) -> list[tuple[str, ...]]:
+        """Return the paths of fields that would change the answer."""
+        return [path for path, ignored in self._extra(where) if not ignored]
+
+    def _extra(self, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool]]:
         for name, value in (self.model_extra or {}).items():
             if name not in NEUTRAL:
-                names += [] if name in NO_EFFECT else [f"{where}{name}"]
+                if name not in NO_EFFECT:
+                    yield (*where, name), True
             elif value not in NEUTRAL[name]:
-                raise UsageError(f"{where}{name}: this is not supported here; leave it out")
+                yield (*where, name), False
         for name in self.model_fields_set:
-            value = getattr(self, name, None)
-            names += value.unknown_fields(f"{where}{name}.") if isinstance(value, Body) else []
-        return names
+            if isinstance(value := getattr(self, name, None), Body):
+                yield from value._extra((*where, name))
 
 
 def sampler(name: str, **changes: Any) -> Any:
@@ -130,6 +136,19 @@ class StreamOptions(Body):
     include_usage: bool = False
     continuous_usage_stats: Annotated[bool, Field(description="vLLM's: usage so far in every chunk.")] = False
     include_obfuscation: bool = False
+
+
+class JsonSchema(Body):
+    name: Text = ""
+    description: Text | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None  # llama-server's
 
 
 class SamplingRequest(Body):
@@ -177,19 +196,6 @@ class CompletionRequest(SamplingRequest):
 
 class FimRequest(CompletionRequest):
     """POST /v1/fim/completions, which answers in the form of chats"""
-
-
-class JsonSchema(Body):
-    name: Text = ""
-    description: Text | None = None
-    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
-    strict: bool | None = None
-
-
-class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None  # llama-server's
 
 
 class ChatRequest(SamplingRequest):
@@ -240,6 +246,3 @@ class ErrorDetail(BaseModel):
 
 class ErrorResponse(BaseModel):
     error: ErrorDetail
-
-
-CompletionRequest.model_rebuild()

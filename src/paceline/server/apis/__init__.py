@@ -35,7 +35,7 @@ def unchanged(body: Any, _notes: Notes) -> Any:
 
 
 APIS = (
-    Api(("/v1/chat/completions", "/chat/completions"), "Chat", ChatRequest, unchanged, openai.OpenAiWriter),
+    Api(("/v1/chat/completions", "/chat/completions"), "Chat", ChatRequest, openai.chat, openai.OpenAiWriter),
     Api(("/v1/completions",), "Complete a text", CompletionRequest, unchanged, openai.OpenAiWriter),
     Api(("/v1/fim/completions",), "Fill in the middle", FimRequest, unchanged, openai.OpenAiWriter),
     Api(

@@ -34,6 +34,16 @@ DELTAS = {
 }
 
 
+class Thinking(Body):
+    type: str | None = None
+    budget_tokens: Any = None  # no limit of its own
+
+
+class OutputConfig(Body):
+    format: JsonObject | None = None
+    effort: str | None = None
+
+
 class MessagesRequest(Body):
     """POST /v1/messages"""
 
@@ -48,8 +58,8 @@ class MessagesRequest(Body):
     stream: bool = False
     tools: list[JsonObject] | None = None
     tool_choice: JsonObject | None = None
-    thinking: JsonObject | None = None
-    output_config: JsonObject | None = None
+    thinking: Thinking = Field(default_factory=Thinking)
+    output_config: OutputConfig = Field(default_factory=OutputConfig)
     output_format: JsonObject | None = None
     speculative: Any = None
 
@@ -68,8 +78,9 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
     if body.tools is not None:
         mine = only_functions(body.tools, lambda tool: tool.get("type", "custom") == "custom", notes)
         tools = [_tool(tool) for tool in mine]
-    form = body.output_format or (body.output_config or {}).get("format")
-    thinking = (body.thinking or {}).get("type")
+    form = body.output_format or body.output_config.format
+    schema = {"schema": (form or {}).get("schema"), "strict": True}
+    thinking = body.thinking.type
     return chat_request(
         body,
         ("model", "temperature", "top_p", "top_k", "stream", "speculative"),
@@ -78,8 +89,7 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
         stop=body.stop_sequences,
         tools=tools,
         tool_choice=_tool_choice(body.tool_choice) if tools else None,
-        response_format=form
-        and {"type": "json_schema", "json_schema": {"schema": form.get("schema"), "strict": True}},
+        response_format=form and {"type": "json_schema", "json_schema": schema},
         chat_template_kwargs=thinking and {"enable_thinking": thinking != "disabled"},
         continue_final_message=bool(messages) and messages[-1]["role"] == "assistant",
     )

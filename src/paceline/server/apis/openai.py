@@ -11,8 +11,17 @@ from typing import Any
 
 from paceline.request_handle import StepOutput
 from paceline.server.apis.answer import Answers, Event, Json, Writer, finite_logprob
+from paceline.server.apis.parts import Notes
 from paceline.server.schemas import ChatRequest, CompletionRequest, FimRequest, StreamOptions
+from paceline.speculative.errors import UsageError
 from paceline.speculative.stats import Logprob
+
+
+def chat(body: ChatRequest, _notes: Notes) -> ChatRequest:
+    """Return the same request. Raises UsageError without messages: only others' clients send that to try."""
+    if not body.messages:
+        raise UsageError("messages: the list is empty; give at least one message")
+    return body
 
 
 class OpenAiWriter(Writer):

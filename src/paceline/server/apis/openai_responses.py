@@ -26,6 +26,15 @@ DELTAS = {
 }
 
 
+class TextOptions(Body):
+    format: JsonObject | None = None
+
+
+class ReasoningOptions(Body):
+    effort: str | None = None
+    summary: str | None = None
+
+
 class ResponsesRequest(Body):
     """POST /v1/responses"""
 
@@ -39,8 +48,8 @@ class ResponsesRequest(Body):
     stream: bool = False
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
-    text: JsonObject | None = None
-    reasoning: JsonObject | None = None
+    text: TextOptions = Field(default_factory=TextOptions)
+    reasoning: ReasoningOptions = Field(default_factory=ReasoningOptions)
     metadata: JsonObject | None = None
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
@@ -53,9 +62,11 @@ class ResponsesRequest(Body):
 
 def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     """Return the chat that a request for a response asks for."""
-    for name in ("previous_response_id", "conversation", "background"):
-        if getattr(body, name):
-            raise UsageError(f"{name}: this server stores no responses: send the whole conversation as input")
+    for field in ("previous_response_id", "conversation", "background"):
+        if getattr(body, field):
+            raise UsageError(
+                f"{field}: this server stores no responses: send the whole conversation as input"
+            )
     messages: list[Json] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
@@ -72,15 +83,11 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     choice: Any = body.tool_choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
-        choice = (
-            {"type": "function", "function": {"name": name}}
-            if kind == "function"
-            else choice.get("mode", "auto")
-        )
-    form = (body.text or {}).get("format")
+        named = {"type": "function", "function": {"name": name}}
+        choice = named if kind == "function" else choice.get("mode", "auto")
+    form = body.text.format
     if form is not None and form.get("type") == "json_schema":
         form = {"type": "json_schema", "json_schema": _without_type(form)}
-    effort = (body.reasoning or {}).get("effort")
     return chat_request(
         body,
         ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token"),
@@ -89,7 +96,7 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
         tools=tools,
         tool_choice=choice if tools else None,
         response_format=form,
-        reasoning_effort=effort,
+        reasoning_effort=body.reasoning.effort,
     )
 
 
@@ -106,7 +113,8 @@ def _add_item(messages: list[Json], where: str, item: Json, notes: Notes) -> Non
             return
         messages.append({"role": item.get("role"), "content": content})
     elif kind == "reasoning":
-        parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+        lists = (typed.items(f"{where}: its {name}", item.get(name) or ()) for name in ("content", "summary"))
+        parts = [part for one in lists for part in one]
         texts = [typed.mapping(where, part, "a part with text").get("text") for part in parts]
         thought = "\n".join(text for text in texts if isinstance(text, str))
         if thought:
@@ -252,10 +260,10 @@ class ResponsesWriter(Writer):
             "output": [],
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "reasoning": {"effort": body.reasoning.effort, "summary": body.reasoning.summary},
             "store": False,
             "temperature": body.temperature,
-            "text": body.text or {"format": {"type": "text"}},
+            "text": {"format": body.text.format or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_p": body.top_p,
