@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 import paceline
 from paceline.server import schemas
+from paceline.server.apis.answer import visible_text
 from paceline.server.convert import chat_prompt, prompt_tokens
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import UsageError
@@ -57,7 +58,7 @@ def add_routes(
     def apply_template(body: schemas.ChatRequest) -> Json:
         choice = parse_tool_choice(body.tools, body.tool_choice)
         tokens = chat_prompt(llm, body, choice.tools, [])
-        return {"prompt": b"".join(map(target.vocab.text, tokens)).decode(errors="replace")}
+        return {"prompt": visible_text(llm, tokens)}
 
     @app.get("/props", summary="llama-server's properties")
     async def props() -> Json:
@@ -157,7 +158,7 @@ def add_routes(
         return {"tokens": [{"id": token, "piece": piece_json(token)} for token in tokens]}
 
     def piece_json(token: int) -> str | list[int]:
-        piece = target.vocab.text(token)
+        piece = text.piece(token) or target.vocab.text(token)
         try:
             return piece.decode()
         except UnicodeDecodeError:

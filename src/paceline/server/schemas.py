@@ -245,4 +245,4 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    error: ErrorDetail
+    error: ErrorDetail | str  # text in the routes of Ollama

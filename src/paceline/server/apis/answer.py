@@ -98,8 +98,7 @@ class Answers:
 
     def prompt_text(self, index: int = 0) -> str:
         """Return a prompt with its control tokens."""
-        vocab = self._llm.target.vocab
-        return b"".join(map(vocab.text, self.all[index].handle.request.prompt)).decode(errors="replace")
+        return visible_text(self._llm, self.all[index].handle.request.prompt)
 
     def text(self, token: int) -> str:
         return self._llm.target.text.piece(token).decode(errors="replace")
@@ -236,6 +235,12 @@ class Blocks:
     def _append(self, text: str) -> Iterator[tuple[str, Block, str]]:
         self.all[-1].text += text
         yield "text", self.all[-1], text
+
+
+def visible_text(llm: LLM, tokens: Sequence[int]) -> str:
+    """Return the text of tokens, control tokens included."""
+    piece, name = llm.target.text.piece, llm.target.vocab.text
+    return b"".join(piece(token) or name(token) for token in tokens).decode(errors="replace")
 
 
 def finite_logprob(logprob: float) -> float:
