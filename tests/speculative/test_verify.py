@@ -36,11 +36,14 @@ PROMPT = [0, 1, 2, 0, 1]
 SAMPLINGS = {
     "temperature": Sampling(temperature=0.7),
     "top-k": Sampling(temperature=1.0, top_k=2),
+    "top-n-sigma": Sampling(temperature=1.1, top_n_sigma=0.9),
     "typical-p": Sampling(temperature=0.9, typical_p=0.6),
     "top-p": Sampling(temperature=1.3, top_p=0.8),
     "min-p": Sampling(temperature=1.0, min_p=0.3),
     "XTC": Sampling(temperature=1.2, xtc_probability=0.4, xtc_threshold=0.2),
     "penalties": Sampling(temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2),
+    "dynamic temperature": Sampling(temperature=0.8, dynatemp_range=0.7, dynatemp_exponent=1.5, top_k=2),
+    "DRY": Sampling(temperature=1.0, dry_multiplier=0.6, dry_allowed_length=1, dry_breakers={2: ((), (0,))}),
     "logit bias": Sampling(temperature=1.0, logit_bias={0: 1.5, 2: -0.5}),
     "everything": Sampling(
         temperature=0.8,
@@ -52,6 +55,9 @@ SAMPLINGS = {
         repeat_penalty=1.2,
         presence_penalty=0.2,
         repeat_last_n=2,
+        dynatemp_range=0.3,
+        dry_multiplier=0.4,
+        dry_allowed_length=1,
         logit_bias={1: 0.5},
     ),
 }

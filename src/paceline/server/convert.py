@@ -19,8 +19,8 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.text.grammar_source import GrammarSource, from_schema
-from paceline.text.messages import parse_tool_choice
+from paceline.text.grammar_source import GrammarSource, from_schema, parse_grammar
+from paceline.text.messages import content_text, parse_tool_choice
 from paceline.text.tools.formats import force_call
 from paceline.text.tools.parser import ToolCallParser
 
@@ -45,7 +45,7 @@ def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, 
     prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    most, grammar = request.max_tokens, response_grammar(request.response_format)
+    most, grammar = request.max_tokens, request_grammar(request, request.response_format)
     fields: dict[str, Any] = {"grammar": grammar, "logprobs": request.logprobs, "client": client}
     groups = (_requests(llm, limits, request, most, llm.tokens(prompt), **fields) for prompt in prompts)
     return ParsedRequest(list(chain.from_iterable(groups)))
@@ -59,7 +59,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
         use = "use /v1/completions, or serve an instruct model"
         raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
     choice = parse_tool_choice(request.tools, request.tool_choice)
-    new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
+    new_parser, prefix, grammar = None, "", request_grammar(request, request.response_format)
     if choice.tools:
         form = llm.tool_support.format
         forced = force_call(form, choice)
@@ -68,8 +68,13 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
                 raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
             form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
         new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-    variables = request.chat_template_kwargs
-    tokens = llm.chat_tokens(request.messages, choice.tools or None, variables, answer=prefix)
+    variables, going_on = dict(request.chat_template_kwargs or {}), request.continue_final_message
+    if request.add_generation_prompt is not None:
+        variables["add_generation_prompt"] = request.add_generation_prompt
+    if going_on and request.add_generation_prompt:
+        raise UsageError("continue_final_message and add_generation_prompt: set at most one of them")
+    tools = choice.tools or None
+    tokens = llm.chat_tokens(request.messages, tools, variables, answer=prefix, continue_final=going_on)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     fields: dict[str, Any] = {"grammar": grammar, "client": client}
     fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
@@ -77,14 +82,26 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     return ParsedRequest(_requests(llm, limits, request, most, tokens, **fields), new_parser)
 
 
+def request_grammar(request: SamplingRequest, form: ResponseFormat | None) -> GrammarSource | None:
+    """Return the grammar of OpenAI's `response_format`, or of llama-server's or vLLM's fields."""
+    named = {name: getattr(request, name) or None for name in ("regex", "choice", "grammar")}
+    newer = {"json_schema" if k == "json" else k: v for k, v in (request.structured_outputs or {}).items()}
+    given = [named | {"json_schema": request.json_schema}, newer]
+    made = [response_grammar(form), *(parse_grammar(**options, check=False) for options in given)]
+    found = [grammar for grammar in made if grammar is not None]
+    if len(found) > 1:
+        raise UsageError("response_format, structured_outputs and the like: give only one of them")
+    return found[0] if found else None
+
+
 def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
-        return from_schema({"type": "object"})
+        return from_schema({"type": "object"} if form.schema_ is None else form.schema_)
     if form.json_schema is None or form.json_schema.schema_ is None:
         raise UsageError("response_format: type json_schema needs json_schema: {name, schema}")
-    return from_schema(form.json_schema.schema_)
+    return from_schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
 
 def _requests(
@@ -96,7 +113,8 @@ def _requests(
     **fields: Any,
 ) -> list[GenerationRequest]:
     """Return `n` requests. fields: others of GenerationRequest."""
-    sampling = to_sampling(request, limits.sampling)
+    sampling = to_sampling(llm, request, limits.sampling)
+    predicted = content_text("prediction: its content", (request.prediction or {}).get("content") or "")
     stops = typed.text_list("stop", request.stop or ())
     if len(stops) > MAX_STOPS:
         raise UsageError(f"stop: up to {MAX_STOPS} texts")
@@ -115,21 +133,24 @@ def _requests(
         drafters=drafters,
         scope=fields["client"] if limits.isolate_clients else "",
         timeout=limits.timeout,
+        prediction=llm.prediction_tokens(predicted),
         **fields,
     )
     first.require_fits(llm.target)
     length = max_new_tokens(llm, limits, len(prompt), max_tokens)
-    return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
+    first = replace(first, max_tokens=length, min_tokens=request.min_tokens)
+    return [replace(first, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
-def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
-    values: dict[str, Any] = {name: getattr(request, name) for name in SAMPLERS}
+def to_sampling(llm: LLM, request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
+    values: dict[str, Any] = {
+        name: value for name in SAMPLERS if (value := getattr(request, name)) is not None
+    }
     values |= {name: value for name, value in defaults.items() if name not in request.model_fields_set}
     values["top_k"] = max(0, values["top_k"])
     if not values["temperature"]:
-        values["typical_p"] = 1.0
-    values["logit_bias"] = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
-    return Sampling(**values)
+        values |= {"typical_p": 1.0, "xtc_probability": 0.0}
+    return llm.sampling(**values, logit_bias=request.logit_bias or {}, mirostat=request.mirostat)
 
 
 def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None) -> int:

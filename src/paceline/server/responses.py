@@ -161,7 +161,17 @@ class ResponseBuilder:
         firsts = ends[:: self._n]
         prompt, written = sum(end.n_prompt for end in firsts), sum(end.n_tokens for end in ends)
         cached = sum(end.n_cached for end in firsts)
-        return {**usage_counts(prompt, written), "prompt_tokens_details": {"cached_tokens": cached}}
+        details = {"prompt_tokens_details": {"cached_tokens": cached}}
+        if any(handle.request.prediction for handle in self._handles):
+            drafted, accepted = (
+                draft_counts(ends)[name].get("prediction", 0) for name in ("drafted", "accepted")
+            )
+            counts = {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
+            }
+            details["completion_tokens_details"] = counts
+        return {**usage_counts(prompt, written), **details}
 
 
 def usage_counts(prompt: int, written: int) -> Json:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from paceline.speculative.sampling_settings import Sampling
@@ -26,7 +26,7 @@ Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
-TokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+Bias = Annotated[list[Any], Field(min_length=2, max_length=2)]  # validated by text/token_texts.py
 JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 
@@ -68,6 +68,11 @@ def sampler(name: str, **changes: Any) -> Any:
     return Field(**field | changes)
 
 
+def also(*names: str) -> Any:
+    """Return a field with llama-server's and vLLM's names."""
+    return Field(validation_alias=AliasChoices(*names))
+
+
 class Speculative(Strict):
     """The request's drafting, which never changes the answer."""
 
@@ -93,17 +98,39 @@ class SamplingRequest(Strict):
     top_k: int = sampler("top_k", ge=-1, description="Top-k sampling; 0 and -1: off.")
     min_p: float = sampler("min_p")
     typical_p: float = sampler("typical_p")
+    top_n_sigma: float = sampler("top_n_sigma")
+    xtc_probability: float = sampler("xtc_probability")
+    xtc_threshold: float = sampler("xtc_threshold")
+    dynatemp_range: float = sampler("dynatemp_range")
+    dynatemp_exponent: float = sampler("dynatemp_exponent")
     presence_penalty: float = sampler("presence_penalty")
     frequency_penalty: float = sampler("frequency_penalty")
     repeat_penalty: float = sampler("repeat_penalty")
     repeat_last_n: int = sampler("repeat_last_n")
+    dry_multiplier: float = sampler("dry_multiplier")
+    dry_base: float = sampler("dry_base")
+    dry_allowed_length: int = sampler("dry_allowed_length")
+    dry_penalty_last_n: int = sampler("dry_penalty_last_n")
+    dry_sequence_breakers: Annotated[Texts | None, Field(max_length=32)] = None
+    mirostat: Annotated[int, Field(ge=0, le=2, description="0: off. Others are refused.")] = 0
+    mirostat_tau: Annotated[Number | None, Field(description="Ignored.")] = None
+    mirostat_eta: Annotated[Number | None, Field(description="Ignored.")] = None
     logit_bias: Annotated[
-        dict[TokenId, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
+        dict[Text, Number | Literal[False]] | list[Bias] | None,
+        BeforeValidator(limit_entries),
+        Field(max_length=MAX_ITEMS, description="Tokens or texts; false forbids them."),
     ] = None
     n: Choices = 1
     seed: Seed | None = None
     stop: Annotated[Text | Texts | None, Field(description="Up to 16 texts.")] = None
     ignore_eos: bool = False
+    min_tokens: Annotated[int, Field(ge=0, lt=1 << 31, description="No end and no stop before.")] = 0
+    json_schema: Annotated[JsonObject | bool | Text | None, also("json_schema", "guided_json")] = None
+    grammar: Annotated[Text | None, also("grammar", "guided_grammar")] = None  # GBNF
+    regex: Annotated[Text | None, also("regex", "guided_regex")] = None
+    choice: Annotated[Texts | None, also("choice", "guided_choice")] = None
+    structured_outputs: dict[Literal["json", "regex", "choice", "grammar"], Any] | None = None
+    prediction: JsonObject | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     speculative: Speculative | None = None
@@ -131,6 +158,7 @@ class JsonSchema(Strict):
 class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None  # llama-server's
 
 
 class ChatRequest(SamplingRequest):
@@ -145,6 +173,8 @@ class ChatRequest(SamplingRequest):
     tool_choice: Literal["none", "auto", "required"] | JsonObject | None = None
     parallel_tool_calls: Annotated[bool | None, Field(description="Ignored.")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     metadata: Annotated[dict[str, Any] | None, Field(description="Ignored.")] = None
     store: Annotated[bool | None, Field(description="Ignored.")] = None
     service_tier: Annotated[str | None, Field(description="Ignored.")] = None
