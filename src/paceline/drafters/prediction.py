@@ -1,8 +1,8 @@
 """Predicted outputs (OpenAI's `prediction`): a request says what its answer will be, such as an edited file.
 
 The draft continues the prediction behind the output. Where the output leaves it, a token counts as replaced,
-until the output's last two tokens or more occur in the prediction: it goes on behind the longest match, of ties
-at the next place.
+until two or more of the output's last tokens occur in the prediction: there it goes on, after the longest
+match, of ties at the next place.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ DEFAULT_CHAT_SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_k": 40, "
 
 
 MIROSTAT = (
-    "mirostat is not available: it adjusts itself after each token by how probable that one was, while drafts "
-    "are verified by the text and the model's logits alone; leave it out (0), or use min_p or top_n_sigma"
+    "mirostat is not available: it adjusts itself after each token by how probable that one was, and drafts "
+    "are verified by the text and one row of logits alone; leave it out, or use min_p or top_n_sigma"
 )
 # The further tokens of each sequence breaker that begins with a token; () if its text alone has one.
 Breakers = tuple[tuple[int, ...], ...]

@@ -81,7 +81,7 @@ def _mark_end(messages: list[Message]) -> tuple[list[Message], str]:
 
 def _open_end(rendered: str, mark: str) -> str:
     """Cut what the template has after the mark, if there is one: the end of the message."""
-    before, found, after = rendered.rpartition(mark) if mark else (rendered, "-", "")
+    before, found, _ = rendered.rpartition(mark) if mark else (rendered, "-", "")
     if not found:
         raise UsageError("continue_final_message: this model's chat template drops the last message")
     return before.replace(mark, "") if mark else before
