@@ -125,7 +125,7 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": HI, "min_tokens": 9, "max_tokens": 8}', "", "at most max_tokens, 8"),
     (CHAT, '{"messages": HI, "regex": "a", "guided_choice": ["a"]}', "", "can follow only one of them"),
     (CHAT, chat('"structured_outputs": {"regex": "a"}, "grammar": "root ::= [a]"'), "", "only one"),
-    (CHAT, '{"messages": HI, "grammar": "root ::="}', "", "grammar"),
+    (CHAT, '{"messages": HI, "grammar": "root ::= x"}', "", "there is no rule x"),
     (CHAT, '{"messages": HI, "continue_final_message": true}', "", "must be the assistant's"),
     (CHAT, chat('"prediction": {"type": "content", "content": [{"type": "x"}]}'), "", "prediction"),
     (CHAT, '{"messages": HI, "logit_bias": {"999999": 1}}', "", "the model's tokens are 0 to"),
