@@ -18,7 +18,7 @@ from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.sampling_settings import MIROSTAT, Breakers
+from paceline.speculative.sampling_settings import MIROSTAT
 from paceline.text.chat_template import encode_chat
 from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
@@ -55,7 +55,6 @@ class LLM:
         self.corpora = corpora  # of the drafter, for further drafters
         self.policy = policy or FixedPolicy(drafting.budget)
         self._closing: list[Callable[[], None]] = []
-        self._breakers: dict[tuple[str, ...], Mapping[int, Breakers]] = {}  # by their texts
         rule = drafting.verify
         self.engine = InferenceEngine(target, drafter, self.policy, rule=rule, remembered=remembered)
 
@@ -152,14 +151,8 @@ class LLM:
         if "logit_bias" in fields:
             fields["logit_bias"] = logit_biases(self.target.text, fields["logit_bias"])
         sampling = make_settings(Sampling, fields)
-        if not sampling.dry:
-            return sampling
-        breakers = self._breakers.get(sampling.dry_sequence_breakers)
-        if breakers is None:
-            texts = sampling.dry_sequence_breakers
-            breakers = sequence_breakers(self.target.text, self.target.vocab, texts)
-            self._breakers = {texts: breakers}  # one list is the rule
-        return replace(sampling, dry_breakers=breakers)
+        texts = sampling.dry_sequence_breakers if sampling.dry else ()
+        return replace(sampling, dry_breakers=sequence_breakers(self.target.text, self.target.vocab, texts))
 
     def stream(
         self,

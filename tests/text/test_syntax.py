@@ -99,7 +99,22 @@ def test_unusable_regular_expression_is_refused_in_one_line(pattern: str, compla
     refused(None, pattern, f"the regular expression cannot be used: {complaint}")
 
 
-LOOSE = ({"type": "array"}, {}, {}, {}, True, {"const": 2}, 3, 0, {}, {}, {}, {}, False, False)
+LOOSE: tuple[Any, ...] = (
+    {"type": "array"},
+    {},
+    {},
+    {},
+    True,
+    {"const": 2},
+    3,
+    0,
+    {},
+    {},
+    {},
+    {},
+    False,
+    False,
+)
 TREE = {
     "type": "object",
     "properties": {"of": {"$ref": "#/$defs/a~1b"}},

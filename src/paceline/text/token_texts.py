@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from paceline.speculative import validation as typed
@@ -38,9 +39,12 @@ def logit_biases(text: Text, given: LogitBias) -> dict[int, float]:
     return dict(out)
 
 
-def sequence_breakers(text: Text, vocab: Vocab, breakers: Sequence[str]) -> dict[int, Breakers]:
+@lru_cache(maxsize=4)  # it takes a look at the whole vocabulary
+def sequence_breakers(text: Text, vocab: Vocab, breakers: tuple[str, ...]) -> Mapping[int, Breakers]:
     """Return `Sampling.dry_breakers` for these texts: by each token that has one, or that ends in the
     beginning of one, the tokens of the rest."""
+    if not breakers:
+        return {}
     pieces = [vocab.piece(token) or vocab.text(token) for token in range(vocab.size)]
     out = defaultdict[int, set[tuple[int, ...]]](set)
     for breaker in (breaker[:MAX_BREAKER_CHARACTERS] for breaker in breakers if breaker):
