@@ -172,7 +172,9 @@ def test_a_dynamic_temperature_lies_where_the_entropy_does() -> None:
     sure, level = np.array([50.0, 0.0]), np.array([1.0, 1.0])
     for temperature in (0.0, 1.0):
         warm = Sampling(temperature=temperature, dynatemp_range=1.0)
-        assert probabilities(sure, warm, ()).tolist() == [1.0, 0.0]  # at 0
+        assert probabilities(sure, warm, ()).tolist() == [1.0, 0.0]
+        assert probabilities(np.array([-math.inf, 2.0]), warm, ()).tolist() == [0.0, 1.0]  # at 0
+        assert probabilities(level, replace(warm, top_k=1), ()).tolist() == [1.0, 0.0]
         assert probabilities(level, warm, ()).tolist() == [0.5, 0.5]
     assert not Sampling(dynatemp_range=1.0).greedy
 
