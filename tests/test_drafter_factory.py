@@ -30,7 +30,7 @@ def test_a_drafter_is_one_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match="unknown drafter 'echo'"):
         Drafting(("echo",))
     monkeypatch.setitem(DRAFTERS, "echo", DrafterEntry("echo", "what was said", in_auto=True))
-    for drafters, names in ((("echo",), "echo"), (("auto",), "suffix,lookup,echo")):
+    for drafters, names in ((("echo",), "echo"), (("auto",), "prediction,suffix,lookup,echo")):
         made, _ = make_drafter(Drafting(drafters), ToyTarget(6), None)
         assert made.name == names
 

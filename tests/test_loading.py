@@ -82,10 +82,10 @@ def drafters_of(made: Drafter) -> str:
 @pytest.mark.parametrize(
     ("draft", "caches", "stores", "names"),
     [
-        (False, False, False, "suffix,lookup"),
-        (True, False, False, "suffix,lookup,model"),
-        (False, True, False, "suffix,lookup,ngram"),
-        (True, True, True, "suffix,lookup,ngram,datastore,model"),
+        (False, False, False, "prediction,suffix,lookup"),
+        (True, False, False, "prediction,suffix,lookup,model"),
+        (False, True, False, "prediction,suffix,lookup,ngram"),
+        (True, True, True, "prediction,suffix,lookup,ngram,datastore,model"),
     ],
 )
 def test_auto_is_all_there_is_something_for(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.backends.interface import Backend
@@ -18,9 +19,11 @@ from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.speculative.sampling_settings import MIROSTAT, Breakers
 from paceline.text.chat_template import encode_chat
 from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Message, Prompt, parse_messages, parse_tools, template_variables, texts_in
+from paceline.text.token_texts import logit_biases, sequence_breakers
 from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support
 
@@ -68,6 +71,12 @@ class LLM:
         tokens = typed.items("the prompt", prompt, "text, or a list of token ids")
         return [typed.integer("the prompt: token", token) for token in tokens]
 
+    def prediction_tokens(self, prediction: str | Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens of a predicted answer: of its text as it follows a prompt, or as they are."""
+        if isinstance(prediction, str):
+            return tuple(self.target.text.encode_continuation(typed.text("prediction", prediction)))
+        return tuple(typed.integer("prediction: token", token) for token in prediction)
+
     @cached_property
     def max_text_bytes(self) -> int:
         """The bytes of a context full of the longest token."""
@@ -112,6 +121,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         answer: str = "",
+        continue_final: bool = False,
     ) -> list[int]:
         """Tokenise a user's message, or a conversation in OpenAI's form, by the model's chat template.
 
@@ -119,6 +129,7 @@ class LLM:
         tools: functions that the model may call; the system message has them if the template does not.
         chat_template_kwargs: further variables of the template (enable_thinking, documents).
         answer: the beginning of the answer; it may have control tokens.
+        continue_final: the last message is the assistant's, and the answer goes on with it.
         Raises ModelError without a usable template, and UsageError for an invalid conversation."""
         text, vocab = self.target.text, self.target.vocab
         messages, functions = parse_messages(prompt), parse_tools(tools)
@@ -128,7 +139,10 @@ class LLM:
         if functions or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
             messages, template_tools = adapt_messages(self.tool_support, messages, functions)
         answer = typed.text("answer", answer)
-        tokens = encode_chat(text, vocab, messages, template_tools, variables, answer=answer)
+        going_on = typed.boolean("continue_final", continue_final)
+        tokens = encode_chat(
+            text, vocab, messages, template_tools, variables, answer=answer, continue_final=going_on
+        )
         # Most templates have BOS already.
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
@@ -139,6 +153,24 @@ class LLM:
         """The argument `spelled` of `stream` for an answer that is parsed for tool calls."""
         form = self.tool_support.format
         return tool_formats.visible_control_tokens(self.target.text, self.target.vocab, form)
+
+    def sampling(self, **fields: Any) -> Sampling:
+        """Return the settings of a sampler, with texts as this model's tokens.
+
+        fields: those of Sampling. logit_bias: also by text (`token_texts.logit_biases`).
+        Raises UsageError for values out of range."""
+        if fields.pop("mirostat", 0):
+            raise UsageError(MIROSTAT)
+        if "logit_bias" in fields:
+            fields["logit_bias"] = logit_biases(self.target.text, fields["logit_bias"])
+        sampling = make_settings(Sampling, fields)
+        texts = sampling.dry_sequence_breakers if sampling.dry else ()
+        return replace(sampling, dry_breakers=self._breakers(texts))
+
+    @cached_property
+    def _breakers(self) -> Callable[[tuple[str, ...]], Mapping[int, Breakers]]:
+        """Returns the tokens of texts; looking through a vocabulary takes time."""
+        return lru_cache(maxsize=4)(partial(sequence_breakers, self.target.text, self.target.vocab))
 
     def stream(
         self,
@@ -162,36 +194,44 @@ class LLM:
         plain: bool = False,
         json_schema: Schema | None = None,
         regex: str | None = None,
+        choice: Iterable[str] | None = None,
+        grammar: str | None = None,
         spelled: Mapping[int, bytes] | None = None,
         max_tokens: int = 256,
+        min_tokens: int = 0,
         seed: int = 0,
         ignore_eos: bool = False,
         logprobs: int | None = None,
         remember: bool = True,
+        prediction: str | Sequence[int] = (),
         **sampling: Any,
     ) -> GenerationRequest:
         """Make the request that `stream` decodes.
 
-        max_tokens: the most tokens of the answer. seed: of the sampler.
+        max_tokens, min_tokens: the most and the least tokens of the answer. seed: of the sampler.
         stop: texts that end the answer. ignore_eos: go on after the end of text.
-        plain: without drafts. json_schema or regex: a grammar for the whole text.
+        plain: without drafts. json_schema, regex, choice (texts) or grammar (GBNF): what the whole text is.
         logprobs: report the target's log-probability, before any sampler, of every token and of this many of
         the likeliest.
         remember: keep the answer for later drafts, if the model was loaded with `remember`.
+        prediction: what the answer will be, as far as it is known (an edited file); drafts follow it.
         spelled: control tokens that are part of the text, with their text (`visible_control_tokens`).
-        sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
+        sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...); logit_bias
+        has texts or token ids.
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar."""
         return GenerationRequest(
             prompt=self.tokens(prompt),
             max_tokens=max_tokens,
-            sampling=make_settings(Sampling, sampling),
+            min_tokens=min_tokens,
+            sampling=self.sampling(**sampling),
             seed=seed,
             stop=typed.text_list("stop", stop),
             ignore_eos=ignore_eos,
-            grammar=parse_grammar(json_schema, regex),
+            grammar=parse_grammar(json_schema, regex, choice, grammar),
             logprobs=logprobs,
             n_draft=0 if typed.boolean("plain", plain) else UNLIMITED,
             remember=remember,
+            prediction=self.prediction_tokens(prediction),
             visible_control_tokens=spelled or {},
         )
 

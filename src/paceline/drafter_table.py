@@ -48,6 +48,7 @@ class DrafterEntry:
 
 # In the order of their costs.
 _ROWS = (
+    DrafterEntry("prediction", "the answer that the request predicts", in_auto=True, colour="bright_magenta"),
     DrafterEntry("suffix", "suffix matches in the prompt and in earlier outputs",
                  learns=True, in_auto=True, colour="bright_blue"),
     DrafterEntry("lookup", "prompt lookup: the last n-gram match in the text", in_auto=True, colour="green"),

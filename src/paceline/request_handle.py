@@ -134,7 +134,8 @@ class RequestHandle:
         self.request, self._clock, self._deliver = request, clock, deliver
         self._text: Detokenizer | None = None
         if piece is not None:
-            self._text = Detokenizer(visible_pieces(piece, request.visible_control_tokens), request.stop)
+            pieces = visible_pieces(piece, request.visible_control_tokens)
+            self._text = Detokenizer(pieces, request.stop, request.min_tokens)
         self.scheduled = ScheduledRequest(request, request.should_stop or self._text)
         self.tokens: list[int] = []
         self.sources: list[str] = []

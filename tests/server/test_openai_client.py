@@ -166,6 +166,23 @@ def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:
     assert math.isfinite(timings["predicted_per_second"])
 
 
+def test_predicted_tokens_are_counted_and_change_no_answer() -> None:
+    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 12, "temperature": 0}
+    with (
+        paceline.load("toy:seed=3,eos=7", drafters="prediction") as llm,
+        serving(llm, names=("toy",)) as up,
+        openai_client(up) as client,
+    ):
+        plain = client.completions.create(**how, extra_body={"ignore_eos": True})
+        body = {"ignore_eos": True, "prediction": {"type": "content", "content": plain.choices[0].text}}
+        predicted = client.completions.create(**how, extra_body=body)
+    assert predicted.choices[0].text == plain.choices[0].text
+    details: Any = predicted.usage and predicted.usage.completion_tokens_details
+    assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (10, 0)
+    assert plain.usage is not None
+    assert plain.usage.completion_tokens_details is None
+
+
 def test_keys_are_asked_for(toy: Served) -> None:
     with serving(toy.service.llm, rules=SecurityRules(keys=("sesame", "open"))) as up:
         for key in ("wrong", "sesam", "sesame "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automaton import Automaton, Blind
+from decoding import decoded
 from enumeration import Tape, distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
@@ -17,7 +19,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.speculative import loop as decode_module
 from paceline.speculative.forward_output import LogitsOutput
-from paceline.speculative.grammar_pruning import prune_tree
+from paceline.speculative.grammar_pruning import NoEarlyEnd, prune_tree
 from paceline.speculative.interfaces import Budget, Drafter, Grammar
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.interface import FixedPolicy
@@ -73,6 +75,40 @@ def test_under_a_grammar_the_loop_emits_exactly_the_plain_distribution(
     assert sum(drafted.values()) == pytest.approx(1.0, abs=EXACT)
     assert distance(drafted, plain) < EXACT
     assert distance(plain, plain_distribution(toy(), PROMPT, sampling, 3)) > 0.01
+
+
+@pytest.mark.parametrize("base", [None, Automaton], ids=["no grammar", "grammar"])
+@pytest.mark.parametrize(("drafter", "budget", "rule"), DRAFTERS.values(), ids=DRAFTERS)
+def test_before_the_least_tokens_the_loop_emits_the_plain_distribution_without_an_end(
+    drafter: Drafter, budget: Budget, rule: str, base: type[Automaton] | None
+) -> None:
+    ending, sampling = replace(toy().vocab, eos=frozenset({3})), Sampling(temperature=0.9)
+
+    def grammar() -> Grammar:
+        return NoEarlyEnd(None if base is None else base(), ending, 2)
+
+    drafted = drafted_distribution(toy(), drafter, PROMPT, budget, sampling, 3, rule, grammar)
+    plain = plain_distribution(toy(), PROMPT, sampling, 3, grammar)
+    assert distance(drafted, plain) < EXACT
+    assert not any(3 in output[:2] for output in drafted)
+    assert any(output[2] == 3 for output in drafted)
+
+
+def test_grammar_that_leaves_nothing_but_the_end_ends_early() -> None:
+    ends = NoEarlyEnd(Automaton({0: {3: 0}}), replace(toy().vocab, eos=frozenset({3})), 5)
+    assert np.flatnonzero(ends.mask(())).tolist() == [3]
+    assert not ends.is_slow
+
+
+def test_request_emits_no_end_before_its_least_tokens() -> None:
+    target = toy()
+    target.vocab = replace(target.vocab, eos=frozenset(range(3)))  # likely at every place
+    for drafter, budget, _ in DRAFTERS.values():
+        tokens, steps = decoded(target, drafter, PROMPT, 9, budget, min_tokens=4)
+        assert tokens[:4] == [3] * 4
+        assert steps[-1].stop_reason in ("eos", "length")
+        ignored, _ = decoded(target, drafter, PROMPT, 9, budget, min_tokens=4, ignore_eos=True)
+        assert len(ignored) == 9
 
 
 @given(

@@ -108,12 +108,19 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("prompt", []), ("max_tokens", 0), ("seed", -1), ("stop", [""]), ("logprobs", -1)]
+    ("name", "value"),
+    [("prompt", []), ("max_tokens", 0), ("seed", -1), ("stop", [""]), ("logprobs", -1), ("min_tokens", 5)],
 )
 def test_a_request_refuses_values_that_no_model_can_take(name: str, value: Any) -> None:
     values: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 4} | {name: value}
     with pytest.raises(UsageError, match="empty" if value in ([], [""]) else name):
         GenerationRequest(**values)
+
+
+@pytest.mark.parametrize("prediction", [(V,), (1, -1)])
+def test_a_prediction_has_the_models_tokens(prediction: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="the prediction has a token id outside"):
+        begin(ToyTarget(V, seed=1), drafters()[0], PROMPT, 4, prediction=prediction)
 
 
 class Shortened(ToySession):

@@ -102,6 +102,7 @@ def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
         Sampling(temperature=0.6, top_k=5),
         Sampling(temperature=1.5, top_p=0.7, min_p=0.05),
         Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.05),
+        Sampling(temperature=0.8, top_n_sigma=1.0, dynatemp_range=0.6),
         Sampling(temperature=0.002),
         Sampling(temperature=1e-320),
     ):
@@ -116,7 +117,7 @@ def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
 def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_drawn() -> None:
     rng = SeededRng(0)
     assert GumbelNoise.of(Sampling(), rng) is None
-    edited = Sampling(temperature=1.0, repeat_penalty=2.0, logit_bias={1: -math.inf})
+    edited = Sampling(temperature=1.0, repeat_penalty=2.0, dry_multiplier=1.0, logit_bias={1: -math.inf})
     assert GumbelNoise.of(edited, rng) == GumbelNoise(Sampling(temperature=1.0), rng)
 
 

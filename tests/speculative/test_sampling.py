@@ -1,6 +1,7 @@
 """Conversion of logits to distributions. tests/backends compares the chain with llama.cpp's."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from paceline.speculative.sampling import (
     Sampling,
     adjust_logits,
     argmax,
+    dry_penalties,
     filter_top_k,
     filter_top_p,
     filter_typical_p,
@@ -99,6 +101,9 @@ def test_xtc_looks_at_what_the_filters_left_before_the_temperature() -> None:
         min_p=st.sampled_from([0.0, 0.2]),
         xtc_probability=st.sampled_from([0.0, 0.3, 1.0]),
         xtc_threshold=st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]),
+        top_n_sigma=st.sampled_from([-1.0, 0.0, 0.5, 2.0]),
+        dynatemp_range=st.sampled_from([0.0, 0.1, 5.0]),
+        dynatemp_exponent=st.sampled_from([0.0, 1.0, 2.5]),
     ),
     data=st.data(),
 )
@@ -144,6 +149,36 @@ def test_penalties_count_only_the_window() -> None:
     assert out.tolist() == [2.0 - 2 * 1.0 - 0.5, 2.0 - 1.0 - 0.5, -1.0]
 
 
+def test_dry_penalises_what_continues_the_longest_repeat() -> None:
+    """2 3 occurs before 4 and before 5; 1 2 3, which is longer, before 4."""
+    dry = Sampling(dry_multiplier=0.5, dry_base=2.0, dry_allowed_length=1)
+    text = [1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3]
+    assert dry_penalties(dry, text) == {4: 0.5 * 2.0**2, 5: 0.5 * 2.0}
+    assert dry_penalties(replace(dry, dry_allowed_length=3), text) == {4: 0.5}
+    assert dry_penalties(replace(dry, dry_allowed_length=4), text) == {}
+    assert dry_penalties(replace(dry, dry_penalty_last_n=6), text) == {5: 0.5 * 2.0}
+    assert dry_penalties(replace(dry, dry_breakers={1: ((2,),)}), text) == {4: 0.5, 5: 0.5}
+    assert dry_penalties(replace(dry, dry_breakers={4: ((),)}), text) == {5: 0.5 * 2.0}
+    assert dry_penalties(dry, []) == {}
+    assert dry_penalties(replace(dry, dry_base=1.0), [7] * 999) == {7: 0.5}
+
+
+def test_a_repeat_of_any_length_has_a_finite_penalty_and_leaves_a_token() -> None:
+    dry = Sampling(dry_multiplier=1e15, dry_base=1e15, dry_penalty_last_n=9000)
+    assert adjust_logits(np.zeros(2, np.float32), dry, [1] * 9000).tolist() == [0.0, pytest.approx(-1e15)]
+
+
+def test_a_dynamic_temperature_lies_where_the_entropy_does() -> None:
+    sure, level = np.array([50.0, 0.0]), np.array([1.0, 1.0])
+    for temperature in (0.0, 1.0):
+        warm = Sampling(temperature=temperature, dynatemp_range=1.0)
+        assert probabilities(sure, warm, ()).tolist() == [1.0, 0.0]
+        assert probabilities(np.array([-math.inf, 2.0]), warm, ()).tolist() == [0.0, 1.0]  # at 0
+        assert probabilities(level, replace(warm, top_k=1), ()).tolist() == [1.0, 0.0]
+        assert probabilities(level, warm, ()).tolist() == [0.5, 0.5]
+    assert not Sampling(dynatemp_range=1.0).greedy
+
+
 def test_the_repeat_penalty_makes_a_negative_logit_less_likely_too() -> None:
     out = adjust_logits(np.array([2.0, -2.0, 0.0]), Sampling(repeat_penalty=2.0), [0, 1, 2])
     assert out.tolist() == [1.0, -4.0, 0.0]
@@ -157,6 +192,13 @@ OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
     "typical_p": (-0.1, math.nan),
     "xtc_probability": (1.1,),
     "xtc_threshold": (-0.1,),
+    "top_n_sigma": (-1.1, math.inf),
+    "dynatemp_range": (-0.1, math.nan),
+    "dynatemp_exponent": (-1.0,),
+    "dry_multiplier": (-0.1, math.inf),
+    "dry_base": (0.9,),
+    "dry_allowed_length": (-1,),
+    "dry_penalty_last_n": (-1,),
     "repeat_penalty": (0.0, math.nan),
     "presence_penalty": (math.nan,),
     "frequency_penalty": (math.inf,),

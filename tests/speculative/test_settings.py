@@ -24,7 +24,7 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"drafters": ()}, "no drafter named"),
         ({"drafters": ("lookahead", "lookup")}, "name it without other drafters"),
         ({"lookahead_ngram": 1}, "lookahead_ngram 1: must be between 2 and"),
-        ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from suffix, lookup, ngram, datastore"),
+        ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from prediction, suffix, lookup, ngram"),
         ({"drafters": ("lookup", "lookup")}, "named twice"),
         ({"drafters": ("none", "lookup")}, "'none' means plain decoding: name it without other drafters"),
         ({"n_draft": 0}, "n_draft 0"),
@@ -149,7 +149,7 @@ def test_the_role_quality_refuses_lossy_choices() -> None:
 
 
 def test_the_drafters_of_a_kind_of_draft() -> None:
-    assert drafters_of(NO_MODEL) == ["suffix", "lookup", "ngram", "datastore", "lookahead"]
+    assert drafters_of(NO_MODEL) == ["prediction", "suffix", "lookup", "ngram", "datastore", "lookahead"]
     assert drafters_of(LAYER_VIEW) == drafters_of(DRAFT) == ["model", "cascade"]
     rows = {row["kind"]: row["reason"] for row in what_fits(TargetTraits(LLAMA_CPP, "restore"))}
     assert "cannot leave out layers" in rows[LAYER_VIEW]

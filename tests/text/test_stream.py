@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,20 @@ def test_each_part_knows_the_token_it_came_with() -> None:
     assert stream.take_text() == [("ab", 0)]
     stream(2)
     assert stream.take_text() == [("c", 1), ("d", 2)]
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "stopped", "text"),
+    [(0, 2, "a"), (1, 2, "a"), (3, 5, "abcx"), (4, 5, "abcx"), (5, 5, "abcx"), (6, None, "abcxbc")],
+)
+def test_stop_string_counts_once_it_ends_after_the_least_tokens(
+    min_tokens: int, stopped: int | None, text: str
+) -> None:
+    pieces = [b"a", b"b", b"c", b"x", b"b", b"c"]
+    stream = Detokenizer(pieces.__getitem__, ["bc"], min_tokens)
+    ends = [at for at in range(6) if stream(at)]
+    assert (ends[0] if ends else None) == stopped
+    assert "".join(part for part, _ in stream.finish()) == text
 
 
 @given(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
 from paceline.text.grammar_source import from_pattern, from_schema, parse_grammar
+from paceline.text.json_schema import LOOSENED
 
 SCHEMA = {
     "type": "object",
@@ -77,7 +78,7 @@ def refused(schema: Any, pattern: str | None, complaint: str) -> None:
         ({"type": "text"}, UNUSABLE + "Invalid type: text"),
         ({"type": "string", "pattern": "("}, UNUSABLE + "unclosed group"),
         ({"$ref": "#/$defs/none"}, UNUSABLE + "Pointer '/$defs/none' does not exist"),
-        ({"not": {}}, UNUSABLE + 'Unimplemented keys: ["not"]'),
+        ({"x-guidance": {}, "not": {}}, UNUSABLE + 'Unimplemented keys: ["not"]'),
         ("false", NO_TEXT + "schema is false"),
         ({"minLength": 3, "maxLength": 1, "type": "string"}, NO_TEXT + "minLength"),
     ],
@@ -96,6 +97,94 @@ def test_unusable_schema_is_refused_in_one_line(schema: Any, complaint: str) -> 
 )  # fmt: skip
 def test_unusable_regular_expression_is_refused_in_one_line(pattern: str, complaint: str) -> None:
     refused(None, pattern, f"the regular expression cannot be used: {complaint}")
+
+
+LOOSE: tuple[Any, ...] = (
+    {"type": "array"},
+    {},
+    {},
+    {},
+    True,
+    {"const": 2},
+    3,
+    0,
+    {},
+    {},
+    {},
+    {},
+    False,
+    False,
+)
+TREE = {
+    "type": "object",
+    "properties": {"of": {"$ref": "#/$defs/a~1b"}},
+    "$defs": {"a/b": {"type": "integer"}},
+}
+AROUND = {"type": ["string", "null"], "pattern": "^a(?!b)"}
+NAMED_NOT = {"type": "object", "properties": {"not": {"const": {"if": 1}}}}
+COUNTED = {"type": "object", "minProperties": 1, "patternProperties": {"^a": {"type": "null"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "note"),
+    [
+        *(
+            ({it: value}, "[1, 1]", f"{it} is not enforced")
+            for it, value in zip(LOOSENED, LOOSE, strict=True)
+        ),
+        ({"type": "string", "format": "int32"}, '"x"', "the format int32 is not enforced"),
+        (AROUND, '"ab"', "the pattern ^a(?!b) is not enforced: it looks"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "1", None),
+        ({"type": "string", "format": "uri", "maxLength": 1_000_000}, '"http://a.de"', None),
+        (COUNTED, '{"a": null}', None),
+        (NAMED_NOT, '{"not": {"if": 1}}', None),
+        ({"items": TREE}, '[{"of": 1}]', None),
+        ({"items": {"$id": "http://a.de", "items": TREE}}, '[[{"of": 1}]]', None),
+        ({"prefixItems": [{"$ref": "#/$defs/n", "$defs": {"n": {"const": 5}}}]}, "[5]", None),
+    ],
+)
+def test_what_cannot_be_enforced_is_left_out_with_a_note(schema: Any, text: str, note: str | None) -> None:
+    syntax = parse_grammar(schema)
+    assert syntax is not None
+    assert syntax.matches(text)
+    assert [one[: len(note or "")] for one in syntax.notes] == ([note] if note else [])
+
+
+NESTED = {
+    "properties": {"b": {"properties": {"c": {}}, "type": "object"}, "d": {"type": "object"}},
+    "type": "object",
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "closed"),
+    [
+        (NESTED, '{"x": 1}', True),
+        (NESTED, '{"b": {"x": 1}}', True),
+        (NESTED, '{"d": {"x": 1}}', False),
+        ({**NESTED, "additionalProperties": True}, '{"x": 1}', False),
+        ({"allOf": [NESTED, {"properties": {"x": {}}, "type": "object"}]}, '{"d": {}, "x": 1}', False),
+        ({**NESTED, "anyOf": [{"properties": {"x": {}}}]}, '{"x": 1}', False),
+        ({"anyOf": [NESTED, {"type": "null"}]}, '{"x": 1}', True),
+    ],
+)
+def test_strict_schemas_close_objects_where_that_forbids_no_property(
+    schema: Any, text: str, closed: bool
+) -> None:
+    assert from_schema(schema).matches(text)
+    strict = from_schema(schema, strict=True)
+    assert strict.matches(text) is not closed
+    assert bool(strict.notes) is closed or schema is NESTED or "properties" in schema
+
+
+def test_choices_are_texts_whatever_characters_they_have() -> None:
+    texts = ["yes", "yes, a/b\n", "é[1]", "\\x"]
+    syntax = parse_grammar(choice=texts)
+    assert syntax is not None
+    assert [syntax.matches(text) for text in [*texts, "no", "é1", "yes,"]] == [True] * 4 + [False] * 3
+    for bad in ([], [""], "", 5):
+        with pytest.raises(UsageError, match="the choices"):
+            parse_grammar(choice=bad)  # type: ignore[arg-type]
 
 
 def test_at_most_one_grammar_is_chosen() -> None:

@@ -107,6 +107,7 @@ class PacelineSystem(System):
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
+        sampling = llm.sampling(**vars(ask.sampling))
         start = perf_counter()
         self._prefill_draft(ask)
         first = last = 0.0  # arrival of the first and the last tokens
@@ -114,7 +115,7 @@ class PacelineSystem(System):
         decoding: tuple[float, int, Stats] | None = None
         with llm.engine.run_batch() as run:
             request = GenerationRequest(
-                prompt=ask.tokens, max_tokens=ask.max_tokens, sampling=ask.sampling, seed=ask.seed,
+                prompt=ask.tokens, max_tokens=ask.max_tokens, sampling=sampling, seed=ask.seed,
                 ignore_eos=True, remember=False,
             )  # fmt: skip
             handle = run.add(request)

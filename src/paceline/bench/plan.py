@@ -44,8 +44,9 @@ class BenchPlan:
         if self.baselines and self.keep_prompts:
             raise UsageError("--baseline: other programs read every prompt: leave out --keep-prompts")
         others = {baseline.partition("=")[0] for baseline in self.baselines} - {"llama-server"}
-        if not self.sampling.greedy and (others or (self.baselines and self.sampling.filtered)):
-            why = "only llama-server is compared with --temp, and without top-k, top-p or min-p"
+        drawn = not self.sampling.greedy and (others or self.sampling.filtered)
+        if self.baselines and (drawn or self.sampling.dry):
+            why = "only llama-server is compared with --temp, and without top-k, top-p, min-p or DRY"
             raise UsageError(f"--baseline: {why}")
         if self.n == 1:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")

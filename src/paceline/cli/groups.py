@@ -221,13 +221,16 @@ REMEMBER = ("remember", bool, False, "--remember", "", "Store answers, and draft
 MEMORY_OPTIONS = OptionGroup([keyword_option("corpora", None, Corpora), *option_table(DRAFTING, REMEMBER)])
 
 
-def _grammar(*, json_schema: str | None, json_schema_file: Path | None, regex: str | None) -> dict[str, Any]:
+def _grammar(
+    *, json_schema: str | None, json_schema_file: Path | None, regex: str | None, grammar_file: Path | None
+) -> dict[str, Any]:
     """Return the options of a grammar for a request. Raises UsageError for an unusable file."""
     if json_schema_file is not None:
         if json_schema is not None:
             raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
         json_schema = read_text(json_schema_file)
-    return {"json_schema": json_schema, "regex": regex}
+    grammar = None if grammar_file is None else read_text(grammar_file)
+    return {"json_schema": json_schema, "regex": regex, "grammar": grammar}
 
 
 GRAMMAR_OPTIONS = OptionGroup(
@@ -236,6 +239,7 @@ GRAMMAR_OPTIONS = OptionGroup(
         ("json_schema", str | None, None, "-j --json-schema", "SCHEMA", "A schema for the output."),
         ("json_schema_file", Path | None, None, "-jf --json-schema-file", "FILE", "The same, from a file."),
         ("regex", str | None, None, "--regex", "PATTERN", "A pattern for the whole output."),
+        ("grammar_file", Path | None, None, "--grammar-file", "FILE", "A grammar in llama.cpp's GBNF."),
     ),
     _grammar,
 )  # fmt: skip

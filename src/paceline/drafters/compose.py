@@ -18,6 +18,7 @@ from paceline.speculative.interfaces import (
     DrafterState,
     Features,
     LearningDrafter,
+    PredictedState,
     PrefillingState,
     RequiredOutputs,
     Session,
@@ -30,6 +31,7 @@ class Resting:
     """A state of a drafter that reads hidden states. While it rests, passes need not output them."""
 
     max_idle = 8  # passes without a call
+    can_wake = True  # false if it has nothing to draft from
     _idle = 0
 
     @property
@@ -66,7 +68,7 @@ class ComposedState:
         if not isinstance(part, Resting):
             return budget.should_call(name, draft, self._pending_prefill(i))
         if part.is_resting:
-            if budget.is_due(name, draft):
+            if part.can_wake and budget.is_due(name, draft):
                 part.wake()
             return False
         if budget.should_call(name, draft, self._pending_prefill(i)):
@@ -74,6 +76,11 @@ class ComposedState:
         if not budget.is_due(name, draft):  # otherwise it only waits until reading the prompt pays
             part.pass_over()
         return False
+
+    def predict(self, tokens: Sequence[int]) -> None:
+        for part in self.parts:
+            if isinstance(part, PredictedState):
+                part.predict(tokens)
 
     def update(self, step: Step, features: Features) -> None:
         for part in self.parts:

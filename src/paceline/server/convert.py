@@ -20,8 +20,8 @@ from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.fill_in_the_middle import infill_tokens
-from paceline.text.grammar_source import GrammarSource, from_schema
-from paceline.text.messages import parse_tool_choice
+from paceline.text.grammar_source import GrammarSource, from_schema, parse_grammar
+from paceline.text.messages import content_text, parse_tool_choice
 from paceline.text.tools.formats import force_call
 from paceline.text.tools.parser import ToolCallParser
 
@@ -45,7 +45,7 @@ def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, 
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
     notes = list[str]()
-    fields: dict[str, Any] = {"grammar": response_grammar(request.response_format), "client": client}
+    fields: dict[str, Any] = {"grammar": request_grammar(request), "client": client}
     fields |= {"logprobs": request.logprobs}
     requests = list[GenerationRequest]()
     for prompt in prompts:
@@ -96,7 +96,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     elif request.top_logprobs is not None:
         raise UsageError("top_logprobs: needs logprobs: true")
     choice = parse_tool_choice(request.tools, request.tool_choice)
-    new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
+    new_parser, prefix, grammar = None, "", request_grammar(request)
     if choice.tools:
         form = llm.tool_support.format
         forced = force_call(form, choice)
@@ -124,8 +124,13 @@ def chat_prompt(
         variables.setdefault("reasoning_effort", request.reasoning_effort)
         if request.reasoning_effort == "none":
             variables.setdefault("enable_thinking", False)
+    going_on = request.continue_final_message
+    if request.add_generation_prompt is not None:
+        variables["add_generation_prompt"] = request.add_generation_prompt
+    if going_on and request.add_generation_prompt:
+        raise UsageError("continue_final_message and add_generation_prompt: set at most one of them")
     messages = one_system_message(llm, readable_parts(request.messages, notes), notes)
-    return llm.chat_tokens(messages, tools or None, variables, answer=answer)
+    return llm.chat_tokens(messages, tools or None, variables, answer=answer, continue_final=going_on)
 
 
 def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
@@ -186,6 +191,19 @@ def content_parts(content: Any) -> list[Any]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
+def request_grammar(request: SamplingRequest) -> GrammarSource | None:
+    """Return the grammar of OpenAI's `response_format`, or of llama-server's or vLLM's fields."""
+    named = {name: getattr(request, name) or None for name in ("regex", "choice", "grammar")}
+    newer = {"json_schema" if k == "json" else k: v for k, v in (request.structured_outputs or {}).items()}
+    given = [named | {"json_schema": request.json_schema}, newer]
+    made = [response_grammar(request.response_format)]
+    made += [parse_grammar(**options, check=False) for options in given]
+    found = [grammar for grammar in made if grammar is not None]
+    if len(found) > 1:
+        raise UsageError("response_format, structured_outputs and the like: give only one of them")
+    return found[0] if found else None
+
+
 def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
     if form is None or form.type == "text":
         return None
@@ -193,7 +211,7 @@ def response_grammar(form: ResponseFormat | None) -> GrammarSource | None:
         return from_schema({"type": "object"} if form.schema_ is None else form.schema_)
     if form.json_schema is None or form.json_schema.schema_ is None:
         raise UsageError("response_format: type json_schema needs json_schema: {name, schema}")
-    return from_schema(form.json_schema.schema_)
+    return from_schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
 
 def _requests(
@@ -206,7 +224,8 @@ def _requests(
     **fields: Any,
 ) -> list[GenerationRequest]:
     """Return `n` requests. fields: others of GenerationRequest."""
-    sampling = to_sampling(request, limits.sampling)
+    sampling = to_sampling(llm, request, limits.sampling)
+    predicted = content_text("prediction: its content", (request.prediction or {}).get("content") or "")
     stops = typed.text_list("stop", request.stop or ())
     if fields["grammar"] is not None:
         llm.target.token_trie  # noqa: B018  # takes a second; UsageError for a model without an end of text
@@ -223,21 +242,24 @@ def _requests(
         drafters=drafters,
         scope=fields["client"] if limits.isolate_clients else "",
         timeout=limits.timeout,
+        prediction=llm.prediction_tokens(predicted),
         **fields,
     )
     first.require_fits(llm.target)
     length = max_new_tokens(llm, limits, len(prompt), max_tokens, notes)
-    return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
+    first = replace(first, max_tokens=length, min_tokens=min(request.min_tokens, length))
+    return [replace(first, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
-def to_sampling(request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
-    values: dict[str, Any] = {name: getattr(request, name) for name in SAMPLERS}
+def to_sampling(llm: LLM, request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
+    values: dict[str, Any] = {
+        name: value for name in SAMPLERS if (value := getattr(request, name)) is not None
+    }
     values |= {name: value for name, value in defaults.items() if name not in request.model_fields_set}
     values["top_k"] = max(0, values["top_k"])
     if not values["temperature"]:
-        values["typical_p"] = 1.0
-    values["logit_bias"] = {int(token): bias for token, bias in (request.logit_bias or {}).items()}
-    return Sampling(**values)
+        values |= {"typical_p": 1.0, "xtc_probability": 0.0}
+    return llm.sampling(**values, logit_bias=request.logit_bias or {}, mirostat=request.mirostat)
 
 
 def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | None, notes: list[str]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from paceline.speculative.sampling_settings import Sampling
@@ -33,6 +33,7 @@ NO_EFFECT = frozenset({
     "keep_alive", "metadata", "n_keep", "parallel_tool_calls", "priority", "prompt_cache_key",
     "prompt_cache_retention", "reasoning_format", "request_id", "safety_identifier", "service_tier", "store",
     "stream_tools", "truncate", "truncation", "user", "verbosity",
+    "mirostat_tau", "mirostat_eta",
 })  # fmt: skip
 # Fields that would change the answer, with the values that do not.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -43,7 +44,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "length_penalty": (1,),
     "lora": ([],),
-    "mirostat": (0,),
     "modalities": (["text"],),
     "multimodal_data": ([],),
     "n_indent": (0,),
@@ -60,7 +60,7 @@ Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, BeforeValidator(whole_number), Field(ge=-(1 << 63), lt=1 << 63)]
 Limit = Annotated[int, BeforeValidator(whole_number), Field(ge=-2, lt=1 << 31)]  # below 1: none
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
-TokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+Bias = Annotated[list[Any], Field(min_length=2, max_length=2)]  # validated by text/token_texts.py
 JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 Prompts = Annotated[
@@ -123,6 +123,11 @@ def sampler(name: str, **changes: Any) -> Any:
     return Field(**field | changes)
 
 
+def also(*names: str) -> Any:
+    """Return a field with llama-server's and vLLM's names."""
+    return Field(validation_alias=AliasChoices(*names))
+
+
 class Speculative(Body):
     """The request's drafting, which never changes the answer."""
 
@@ -161,17 +166,37 @@ class SamplingRequest(Body):
     top_k: int = sampler("top_k", ge=-1, description="Top-k sampling; 0 and -1: off.")
     min_p: float = sampler("min_p")
     typical_p: float = sampler("typical_p")
+    top_n_sigma: float = sampler("top_n_sigma")
+    xtc_probability: float = sampler("xtc_probability")
+    xtc_threshold: float = sampler("xtc_threshold")
+    dynatemp_range: float = sampler("dynatemp_range")
+    dynatemp_exponent: float = sampler("dynatemp_exponent")
     presence_penalty: float = sampler("presence_penalty")
     frequency_penalty: float = sampler("frequency_penalty")
     repeat_penalty: float = sampler("repeat_penalty")
     repeat_last_n: int = sampler("repeat_last_n")
+    dry_multiplier: float = sampler("dry_multiplier")
+    dry_base: float = sampler("dry_base")
+    dry_allowed_length: int = sampler("dry_allowed_length")
+    dry_penalty_last_n: int = sampler("dry_penalty_last_n")
+    dry_sequence_breakers: Annotated[Texts | None, Field(max_length=32)] = None
+    mirostat: Annotated[int, Field(ge=0, le=2, description="0: off. Others are refused.")] = 0
     logit_bias: Annotated[
-        dict[TokenId, Number] | None, BeforeValidator(limit_entries), Field(max_length=MAX_ITEMS)
+        dict[Text, Number | Literal[False]] | list[Bias] | None,
+        BeforeValidator(limit_entries),
+        Field(max_length=MAX_ITEMS, description="Tokens or texts; false forbids them."),
     ] = None
     n: Choices = 1
     seed: Seed | None = None
     stop: Text | Texts | None = None
     ignore_eos: bool = False
+    min_tokens: Annotated[int, Field(ge=0, lt=1 << 31, description="No end and no stop before.")] = 0
+    json_schema: Annotated[JsonObject | bool | Text | None, also("json_schema", "guided_json")] = None
+    grammar: Annotated[Text | None, also("grammar", "guided_grammar")] = None  # GBNF
+    regex: Annotated[Text | None, also("regex", "guided_regex")] = None
+    choice: Annotated[Texts | None, also("choice", "guided_choice")] = None
+    structured_outputs: dict[Literal["json", "regex", "choice", "grammar"], Any] | None = None
+    prediction: JsonObject | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     speculative: Speculative | None = None
@@ -209,7 +234,7 @@ class ChatRequest(SamplingRequest):
     tool_choice: Literal["none", "auto", "required"] | JsonObject | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
     reasoning_effort: Annotated[str | None, Field(max_length=64, description="For the template.")] = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
 
 

@@ -1,4 +1,5 @@
-"""Grammars in drafting: forbidden tokens are pruned, and a failing grammar ends only that request."""
+"""Grammars in drafting: forbidden tokens are pruned, and a failing grammar ends only that request.
+The least number of tokens is a grammar, too."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 from paceline.speculative.interfaces import Grammar
 from paceline.speculative.sampling import Mask
 from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.vocabulary import Vocab
 
 
 def prune_tree(tree: DraftTree, grammar: Grammar) -> DraftTree:
@@ -45,3 +47,30 @@ class SafeGrammar(Grammar):
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._grammar.commit(tokens)
+
+
+class NoEarlyEnd(Grammar):
+    """A request's grammar, or none, without the end of the text before `min_tokens` tokens.
+    Where the grammar leaves nothing else, it may end."""
+
+    def __init__(self, grammar: Grammar | None, vocab: Vocab, min_tokens: int) -> None:
+        self._grammar, self._remaining = grammar, min_tokens
+        self._all = np.ones(vocab.size, dtype=np.bool_)
+        self._no_end = self._all.copy()
+        self._no_end[list(vocab.eos)] = False
+
+    @property
+    def is_slow(self) -> bool:
+        return self._grammar is not None and self._grammar.is_slow
+
+    def mask(self, path: Sequence[int]) -> Mask:
+        allowed = self._all if self._grammar is None else self._grammar.mask(path)
+        if len(path) >= self._remaining:
+            return allowed
+        going_on = allowed & self._no_end
+        return going_on if going_on.any() else allowed
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._remaining -= len(tokens)
+        if self._grammar is not None:
+            self._grammar.commit(tokens)

@@ -261,6 +261,14 @@ class PrefillingState(DrafterState, Protocol):
 
 
 @runtime_checkable
+class PredictedState(DrafterState, Protocol):
+    """The state of a request in a drafter that can follow a predicted output."""
+
+    def predict(self, tokens: Sequence[int]) -> None:
+        """Set the output that the request expects."""
+
+
+@runtime_checkable
 class LearningDrafter(Protocol):
     """A drafter that learns across requests."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from paceline.speculative.errors import ContextError, UsageError
-from paceline.speculative.grammar_pruning import SafeGrammar
+from paceline.speculative.grammar_pruning import NoEarlyEnd, SafeGrammar
 from paceline.speculative.interfaces import (
     UNLIMITED,
     Budget,
@@ -16,6 +16,7 @@ from paceline.speculative.interfaces import (
     DrafterState,
     Features,
     Grammar,
+    PredictedState,
     SelectsPromptTokens,
     Session,
     Target,
@@ -45,6 +46,7 @@ class GenerationRequest:
 
     prompt: Sequence[int]  # token ids; the last one is the root of the first draft
     max_tokens: int = setting(256, "Most tokens to generate.", 1)
+    min_tokens: int = setting(0, "Least tokens: no end or stop before.", 0)
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = setting(0, "Seed of the sampler.", 0)
     stop: tuple[str, ...] = ()  # strings that end the generation and are left out of it
@@ -56,6 +58,7 @@ class GenerationRequest:
     drafters: frozenset[str] | None = None  # names of the drafters that may be called; None allows all
     client: str = ""  # identifies the client; waiting clients take turns
     scope: str = ""  # past outputs serve as drafts only within one scope
+    prediction: tuple[int, ...] = ()  # what the output is expected to be; drafters may follow it
     remember: bool = True  # the output may be stored on disk for later drafts
     timeout: float | None = None  # seconds from arrival to the last token; None is unlimited
     visible_control_tokens: Mapping[int, bytes] = field(default_factory=dict)  # that are part of the text
@@ -66,6 +69,10 @@ class GenerationRequest:
             raise UsageError("the prompt is empty: give at least one token")
         if "" in self.stop:
             raise UsageError("an empty stop string would stop at once: leave it out")
+        if self.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"min_tokens {self.min_tokens:,}: must be at most max_tokens, {self.max_tokens:,}"
+            )
         if self.grammar is not None and self.ignore_eos:
             raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
 
@@ -81,6 +88,8 @@ class GenerationRequest:
             )
         if min(self.prompt) < 0 or max(self.prompt) >= size:
             raise UsageError(f"the prompt has a token id outside the vocabulary of {size:,}")
+        if self.prediction and not 0 <= min(self.prediction) <= max(self.prediction) < size:
+            raise UsageError(f"the prediction has a token id outside the vocabulary of {size:,}")
         if (last := max(self.sampling.logit_bias, default=0)) >= size:
             raise UsageError(f"logit_bias for token {last}: the model's tokens are 0 to {size - 1}")
         if self.logprobs is not None and self.logprobs > size:
@@ -201,10 +210,14 @@ def start_request(
         state: DrafterState = NoDrafterState()
         if request.n_draft:
             state = drafter.open(prompt, request.seed, session, request.scope)
+            if request.prediction and isinstance(state, PredictedState):
+                state.predict(request.prediction)
     except BaseException:
         session.close()
         raise
     rng = SeededRng(request.seed)
+    if request.min_tokens and not request.ignore_eos:
+        grammar = NoEarlyEnd(grammar, target.vocab, request.min_tokens)
     return ActiveRequest(
         request=request,
         session=session,

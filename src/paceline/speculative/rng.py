@@ -10,7 +10,9 @@ depends on no draft, so a seed gives the same text as plain decoding.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +105,8 @@ class GumbelNoise:
         Penalties and logit biases are left out; a draft is hardly worse without them."""
         if sampling.greedy:
             return None
-        plain = replace(
-            sampling, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias={}
-        )
+        unchanged: dict[str, Any] = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        plain = replace(sampling, **unchanged, dry_multiplier=0.0, logit_bias={})
         return GumbelNoise(plain, rng)
 
     def at(self, place: int) -> GumbelNoise:
@@ -115,7 +116,10 @@ class GumbelNoise:
         """Return the tokens that may win `depth` tokens behind the root, with perturbed log-probabilities.
         The largest is drawn; all are shifted by one constant. Tokens far below the likeliest are left out."""
         temperature = self.sampling.temperature
-        ids = np.flatnonzero(logits > logits.max() - CANDIDATE_MARGIN_LOGITS * max(1.0, temperature))
+        margin = (
+            math.inf if self.sampling.reads_whole_row else CANDIDATE_MARGIN_LOGITS * max(1.0, temperature)
+        )
+        ids = np.flatnonzero(logits > logits.max() - margin)
         if self.sampling.filtered or temperature < MIN_TEMPERATURE:
             row = target_distribution(logits[ids], self.sampling, ())
             ids = ids[row.ids]

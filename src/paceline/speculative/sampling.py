@@ -1,8 +1,8 @@
 """From logits to the distribution that plain sampling draws from.
 
-The order is llama.cpp's: logit bias, penalties over the last `repeat_last_n` tokens, top-k, typical-p, top-p,
-min-p, XTC, temperature. The nucleus is thus chosen before the temperature is applied. A grammar's mask comes
-first, so that every filter works on the allowed tokens.
+The order is llama.cpp's (common/common.h, `samplers`): logit bias, penalties over the last `repeat_last_n`
+tokens, DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature. The nucleus is thus chosen before
+the temperature is applied. A grammar's mask comes first, so that every filter works on the allowed tokens.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from paceline.speculative.errors import LogitsError, UsageError
 from paceline.speculative.sampling_settings import Sampling as Sampling
+from paceline.speculative.validation import MAX_LOGIT
 
 Logits = NDArray[np.float32] | NDArray[np.float64]  # [n_vocab]
 Probabilities = NDArray[np.float64]  # [n_vocab], or one per token left by the filters
 Mask = NDArray[np.bool_]  # [n_vocab]
 
+MAX_REPEAT = 512  # tokens of a repeat that DRY looks at, which bounds its time
+FLOAT_MAX_LOG = 88.7228391  # llama.cpp's bound of DRY's exponent, times log(base)
 CANDIDATE_MARGIN_LOGITS = 8.0  # below the largest logit: where the top tokens are looked for first
 
 
@@ -57,12 +60,15 @@ def adjust_logits(
     for token, bias in sampling.logit_bias.items():
         if token < len(out):
             out[token] += bias
-    if sampling.penalised:
+    if sampling.counts_tokens:
         for token, count in Counter(history[-sampling.repeat_last_n :]).items():
             # As in llama.cpp: dividing a negative logit would make its token likelier.
             value = out[token]
             value = value / sampling.repeat_penalty if value > 0 else value * sampling.repeat_penalty
             out[token] = value - count * sampling.frequency_penalty - sampling.presence_penalty
+    if sampling.dry:
+        for token, penalty in dry_penalties(sampling, history).items():
+            out[token] -= penalty
     if mask is not None:
         out[~mask] = -math.inf
     largest = out.max()
@@ -71,6 +77,39 @@ def adjust_logits(
         raise UsageError("no token can follow: a logit bias or the grammar forbids every one")
     require_numbers(largest)
     return out
+
+
+def dry_penalties(sampling: Sampling, history: Sequence[int]) -> dict[int, float]:
+    """Return the penalties of DRY ("don't repeat yourself"; llama_sampler_dry_apply in llama-sampler.cpp).
+    A token that would continue a repeat of n tokens, n being at least `dry_allowed_length`, has the penalty
+    dry_multiplier * dry_base ** (n - dry_allowed_length). No repeat reaches over a sequence breaker."""
+    text, allowed = np.array(history[-sampling.dry_penalty_last_n :]), sampling.dry_allowed_length
+    longest = len(text)
+    for back in range(min(longest, MAX_REPEAT) if sampling.dry_breakers else 0):
+        tails = sampling.dry_breakers.get(int(text[-1 - back]), ())
+        following = tuple(text[len(text) - back :].tolist()) if tails else ()
+        if found := [len(tail) for tail in tails if following[: len(tail)] == tail]:
+            longest = back - max(found)
+            break
+    if len(text) <= allowed or longest < allowed:
+        return {}
+    # Longer repeats have no larger penalty.
+    steepest = int(FLOAT_MAX_LOG / math.log(sampling.dry_base)) if sampling.dry_base > 1.000001 else 0
+    longest = min(longest, MAX_REPEAT, allowed + (steepest or MAX_REPEAT))
+    ends = np.arange(len(text) - 1)  # of repeats of the text's last n tokens
+    repeats: dict[int, int] = dict.fromkeys(text[1:].tolist(), 0) if allowed == 0 else {}
+    for n in range(1, longest + 1):
+        ends = ends[ends >= n - 1]
+        ends = ends[text[ends - (n - 1)] == text[-n]]
+        if not len(ends):
+            break
+        if n >= allowed:
+            repeats.update(dict.fromkeys(text[ends + 1].tolist(), n))
+    return {
+        token: min(sampling.dry_multiplier * sampling.dry_base ** (n - allowed), MAX_LOGIT)
+        for token, n in repeats.items()
+        if () not in sampling.dry_breakers.get(token, ())
+    }
 
 
 def argmax(logits: Logits) -> int:
@@ -113,6 +152,8 @@ def target_distribution(
     adjusted = adjust_logits(logits, sampling, history, mask)
     if sampling.greedy:
         return TokenDistribution(np.array([argmax(adjusted)]), np.ones(1))
+    if sampling.top_n_sigma > 0.0:
+        adjusted = filter_top_n_sigma(adjusted, sampling.top_n_sigma)
     # Each filter works on the tokens left by the one before; of ties the lowest ids stay, as in argmax.
     ids = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
@@ -127,12 +168,12 @@ def target_distribution(
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
         ids, values = ids[enough], values[enough]
-    p = apply_temperature(values, sampling.temperature)
+    p = apply_temperature(values, sampling)
     if sampling.xtc_probability > 0.0:
         # XTC applies at random, so plain sampling draws from the mixture of both outcomes.
         remaining = filter_xtc(softmax(values), sampling.xtc_threshold)
         p *= 1.0 - sampling.xtc_probability
-        p[remaining] += sampling.xtc_probability * apply_temperature(values[remaining], sampling.temperature)
+        p[remaining] += sampling.xtc_probability * apply_temperature(values[remaining], sampling)
     return TokenDistribution(ids, p)
 
 
@@ -146,10 +187,30 @@ def probabilities(
     return p
 
 
-def apply_temperature(values: NDArray[np.float64], temperature: float) -> Probabilities:
+def apply_temperature(values: NDArray[np.float64], sampling: Sampling) -> Probabilities:
+    """Return the distribution at the temperature, which is dynamic with a `dynatemp_range`: between
+    temperature - range and temperature + range, by the entropy (llama_sampler_temp_ext_apply)."""
+    temperature, spread = sampling.temperature, sampling.dynatemp_range
+    if spread > 0.0:
+        if len(values) == 1:
+            return np.ones(1)
+        p = softmax(values)
+        entropy = -float(p[p > 0.0] @ np.log(p[p > 0.0]))
+        share = min(1.0, max(0.0, entropy / math.log(len(values)))) ** sampling.dynatemp_exponent
+        low = max(0.0, temperature - spread)
+        temperature = low + (temperature + spread - low) * share
+        if temperature == 0.0:
+            return np.asarray(np.arange(len(values)) == values.argmax(), np.float64)
     # Subtract the maximum first: large logits over a tiny temperature would overflow.
     with np.errstate(over="ignore"):
         return softmax((values - values.max()) / temperature)
+
+
+def filter_top_n_sigma(logits: Logits, n: float) -> Logits:
+    """Return the logits with minus infinity for those more than `n` standard deviations below the largest.
+    The tokens stay candidates, as in llama.cpp: the dynamic temperature counts them."""
+    possible = logits[logits > -math.inf].astype(np.float64)
+    return np.where(logits < possible.max() - n * possible.std(), -math.inf, logits)
 
 
 def filter_top_k(logits: Logits, k: int) -> NDArray[np.int64]:

@@ -64,7 +64,8 @@ class TargetRows:
         self.n_vocab = len(out.logits(0)) if tree.q is not None else 0
         self._out, self._grammar, self._place = out, grammar, len(history)
         # Only penalties read the committed tokens, and only this far back.
-        self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
+        window = max(sampling.repeat_last_n, sampling.dry_penalty_last_n)
+        self._history = list(history[-window:]) if sampling.penalised else []
         self._plain = not sampling.penalised and grammar is None
 
     def _prefix(self, node: int) -> tuple[list[int], Mask | None]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.text.interface import Text
 
 log = logging.getLogger("paceline.text")
+PRIVATE_USE = frozenset(map(chr, range(0xE000, 0xF900)))  # characters that serve as marks
 ChatInput = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, template variables
 
 
@@ -30,25 +31,31 @@ def encode_chat(
     variables: Mapping[str, Any] | None = None,
     *,
     answer: str = "",
+    continue_final: bool = False,
 ) -> list[int]:
     """Return the tokens of a chat in the model's template. answer: beginning of the model's answer.
+    continue_final: the last message, the assistant's, is left open, so that the answer goes on with it.
     Control tokens in messages, tools and variables are encoded as text. Raises ModelError without a usable
     template, and UsageError if such text cannot be separated from the template's."""
-    variables = variables or {}
+    variables, cut = variables or {}, ""
+    if continue_final:
+        messages, cut = _mark_end(messages)
+        variables = {**variables, "add_generation_prompt": False}
     messages, rendered = _render(text, messages, tools, variables)
+    rendered = _open_end(rendered, cut)
     value: ChatInput = (messages, tools, dict(variables))
     controls = _controls(text, vocab, value)
     if not controls:
         return text.encode(rendered + answer, special=True, add_bos=False)
     # Characters of private use mark their places in the rendered text.
-    marks = sorted(set(map(chr, range(0xE000, 0xF900))).difference(rendered, *texts_in(list(value))))[:2]
+    marks = sorted(PRIVATE_USE.difference(rendered, *texts_in(list(value))))[:2]
     there = f"a message or a tool contains {controls[0]}, a control token of this model, and"
     if len(marks) < 2:
         raise UsageError(f"{there} all characters of private use, which would mark it as text: leave out one")
     begin, end = marks
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     messages, tools, variables = _map_texts(value, lambda t: re.sub(pattern, f"{begin}\\g<0>{end}", t))
-    marked = text.render(messages, tools, variables)
+    marked = _open_end(text.render(messages, tools, variables), cut)
     if marked.replace(begin, "").replace(end, "") != rendered:
         apart = "so that the two cannot be told apart: leave it out"
         raise UsageError(f"{there} its chat template changes such text, {apart}")
@@ -59,6 +66,25 @@ def encode_chat(
         tokens += text.encode_continuation(control) if control else []
         tokens += text.encode_continuation(piece, special=True) if piece else []
     return tokens
+
+
+def _mark_end(messages: list[Message]) -> tuple[list[Message], str]:
+    """Return the messages with a mark after the text of the last one, and the mark."""
+    last, mark = (
+        messages[-1] if messages else {},
+        min(PRIVATE_USE.difference(*texts_in(messages)), default=""),
+    )
+    if last.get("role") != "assistant" or not mark:
+        raise UsageError("continue_final_message: the last message must be the assistant's")
+    return [*messages[:-1], {**last, "content": f"{last.get('content') or ''}{mark}"}], mark
+
+
+def _open_end(rendered: str, mark: str) -> str:
+    """Cut what the template has after the mark, if there is one: the end of the message."""
+    before, found, _ = rendered.rpartition(mark) if mark else (rendered, "-", "")
+    if not found:
+        raise UsageError("continue_final_message: this model's chat template drops the last message")
+    return before.replace(mark, "") if mark else before
 
 
 def _render(

@@ -21,11 +21,12 @@ def certain(text: str, literals: Sequence[str]) -> int:
 
 
 class Detokenizer:
-    """An incremental detokenizer, and the stop check of a request. piece: returns a token's bytes."""
+    """An incremental detokenizer, and the stop check of a request. piece: returns a token's bytes.
+    min_tokens: so many tokens never complete a stop string."""
 
-    def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
+    def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str] = (), min_tokens: int = 0) -> None:
         assert all(stops), "a request has no empty stop string"
-        self._piece = piece
+        self._piece, self._min_tokens = piece, min_tokens
         self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending: list[tuple[str, int]] = []  # text, with the index of the token that completed it
@@ -42,8 +43,11 @@ class Detokenizer:
         if not text or self.stopped:
             return
         self._pending.append((text, self._n_tokens))
-        pending = "".join(part for part, _ in self._pending)
-        if ends := [(at, stop) for stop in self._stops if (at := pending.find(stop)) >= 0]:
+        pending, early = "".join(part for part, _ in self._pending), self._min_tokens
+        if early:  # from tokens to their characters
+            early = sum(len(part) for part, index in self._pending if index < early)
+        starts = ((stop, max(0, early - len(stop) + 1) if early else 0) for stop in self._stops)
+        if ends := [(at, stop) for stop, start in starts if (at := pending.find(stop, start)) >= 0]:
             at, self.stop_string = min(ends)
             self._pending = self._split(at)[0]
 

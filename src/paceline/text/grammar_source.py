@@ -1,4 +1,4 @@
-"""JSON schemas and regular expressions in llguidance's language, and their check in a subprocess.
+"""JSON schemas, patterns, choices and GBNF in llguidance's language, and their check in a subprocess.
 
 llguidance's forced tokens are off, so that masks depend on the bytes of a text alone. llguidance may overflow
 its stack, not end, or take all memory: the subprocess compiles for a vocabulary of bytes, which takes as long
@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
+from paceline.text.gbnf import to_lark
+from paceline.text.json_schema import adapt
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 Schema = Mapping[str, Any] | bool | str
 
-LARK = '%llguidance {"no_forcing": true}\nstart: '
+HEADER = '%llguidance {"no_forcing": true}\n'
+LARK = f"{HEADER}start: "
 # Bounds white space between JSON's symbols like llama.cpp: some models write spaces without end.
 WHITESPACE = {"whitespace_pattern": r"[ ]?|\n{1,2}[ \t]{0,20}"}
+# Keywords that llguidance does not have are left out (json_schema.LOOSENED), and oneOf may become anyOf.
+LENIENT = {"lenient": True, "coerce_one_of": True}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
@@ -30,10 +35,12 @@ NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """A grammar. name: in error messages. lark: in llguidance's language."""
+    """A grammar. name: in error messages. lark: in llguidance's language.
+    notes: what it does not enforce, or adds."""
 
     name: str
     lark: str
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def matches(self, text: str) -> bool:
         """Return whether `text` is a complete text of the grammar."""
@@ -43,8 +50,9 @@ class GrammarSource:
         return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
 
-def from_schema(schema: Schema) -> GrammarSource:
-    """Return the source of a schema, as JSON text or its value. Raises UsageError if it is no JSON."""
+def from_schema(schema: Schema, *, strict: bool = False) -> GrammarSource:
+    """Return the source of a schema, as JSON text or its value. Raises UsageError if it is no JSON.
+    strict: objects have only the properties that the schema names, unless it says otherwise."""
     name = "the JSON schema"
     if not isinstance(schema, str | Mapping | bool):
         raise typed.invalid(name, schema, "JSON text, a mapping, True or False")
@@ -53,13 +61,14 @@ def from_schema(schema: Schema) -> GrammarSource:
             schema = json.loads(typed.text(name, schema))
         if schema is True:
             schema = {}
-        if isinstance(schema, Mapping) and "x-guidance" not in schema:
-            schema = {**schema, "x-guidance": WHITESPACE}
+        schema, notes = adapt(schema, strict=strict)
+        if isinstance(schema, Mapping):
+            schema = {"x-guidance": WHITESPACE | LENIENT, **schema}
         text = json.dumps(schema, allow_nan=False)  # refuses NaN
         typed.text(name, json.dumps(schema, ensure_ascii=False))  # refuses lone surrogates
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
-    return GrammarSource(name, f"{LARK}%json {text}")
+    return GrammarSource(name, f"{LARK}%json {text}", notes)
 
 
 def from_pattern(pattern: str) -> GrammarSource:
@@ -72,6 +81,21 @@ def from_pattern(pattern: str) -> GrammarSource:
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance drops it
         raise UsageError(f"{name} cannot be used: it ends in a backslash that escapes nothing")
     return GrammarSource(name, f"{LARK}/{regex_to_lark(pattern, '')}/")
+
+
+def from_choices(choices: Iterable[str]) -> GrammarSource:
+    """Return the source of a list of texts, of which the whole text is one. Raises UsageError."""
+    name = "the choices"
+    texts = typed.text_list(name, choices)
+    if not texts or "" in texts:
+        raise UsageError(f"{name}: give at least one text, and none that is empty")
+    escaped = ("".join(f"\\x{{{ord(one):x}}}" for one in text) for text in texts)
+    return GrammarSource(name, f"{LARK}/{'|'.join(escaped)}/")
+
+
+def from_gbnf(grammar: str) -> GrammarSource:
+    """Return the source of a grammar in llama.cpp's GBNF. Raises UsageError."""
+    return GrammarSource("the grammar", HEADER + to_lark(typed.text("the grammar", grammar)))
 
 
 def format_error(name: str, text: str) -> str:
@@ -104,13 +128,22 @@ class GrammarChecker(WorkerProcess):
 _checker = GrammarChecker()
 
 
-def parse_grammar(json_schema: Schema | None, regex: str | None) -> GrammarSource | None:
-    """Return a checked grammar. Raises UsageError for a schema and a regex, or an unusable one."""
-    if json_schema is not None and regex is not None:
-        raise UsageError("a JSON schema and a regular expression: a text can follow only one of them")
-    if json_schema is not None:
-        return _validate(from_schema(json_schema))
-    return None if regex is None else _validate(from_pattern(regex))
+def parse_grammar(
+    json_schema: Schema | None = None,
+    regex: str | None = None,
+    choice: Iterable[str] | None = None,
+    grammar: str | None = None,
+    *,
+    check: bool = True,
+) -> GrammarSource | None:
+    """Return the one grammar that is given. Raises UsageError for more than one, or an unusable one.
+    choice: texts of which the answer is one. grammar: GBNF. check: compile it in the subprocess."""
+    given = json_schema, regex, choice, grammar
+    makers: list[Callable[[Any], GrammarSource]] = [from_schema, from_pattern, from_choices, from_gbnf]
+    made = [make(value) for value, make in zip(given, makers, strict=True) if value is not None]
+    if len(made) > 1:
+        raise UsageError(f"{made[0].name} and {made[1].name}: a text can follow only one of them")
+    return _validate(made[0]) if made and check else next(iter(made), None)
 
 
 @lru_cache(maxsize=32)

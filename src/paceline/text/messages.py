@@ -60,7 +60,7 @@ def _message(where: str, one: Mapping[str, Any]) -> Message:
     if calls:
         message["tool_calls"] = _calls(where, calls)
     if content is not None or not calls:
-        message["content"] = _text(f"{where}: its content", content)
+        message["content"] = content_text(f"{where}: its content", content)
     for name in ("name", "tool_call_id"):
         if name in data:
             typed.text(f"{where}: its {name}", data[name])
@@ -71,8 +71,8 @@ def _message(where: str, one: Mapping[str, Any]) -> Message:
     return message
 
 
-def _text(name: str, content: Any) -> str:
-    """Return a content, or its joined parts."""
+def content_text(name: str, content: Any) -> str:
+    """Return a content, or its joined parts. Raises UsageError."""
     if not isinstance(content, list | tuple):
         return typed.text(name, content)
     texts = []

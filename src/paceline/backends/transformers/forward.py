@@ -69,6 +69,8 @@ class HfForward(PassOutput):
 def filtered_candidates(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
     """Return the tokens of a row [n_vocab] that pass the first filter, and their logits.
     Return None if the settings need the whole row."""
+    if settings.reads_whole_row and not settings.greedy:
+        return None
     k = 1 if settings.greedy else settings.top_k
     if 0 < k < len(row):
         ids = stable_top_k(row, k)

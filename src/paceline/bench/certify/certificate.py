@@ -95,7 +95,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
     tick: called with a check's name after each piece of its work.
     every_draft: in the record, the greedy check with all drafts verified, if the policy may draft little."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
-    at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
+    at_zero = replace(named, temperature=0.0, dynatemp_range=0.0, typical_p=1.0, xtc_probability=0.0)
     # Without costs the policy verifies all drafts.
     thorough = LLM(llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora)
     greedy, every_draft = [], []

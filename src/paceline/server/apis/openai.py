@@ -150,8 +150,15 @@ class OpenAiWriter(Writer):
         }
 
     def _usage(self) -> Json:
-        details = {"cached_tokens": self._answers.n_cached}
-        return {**usage_counts(self._answers), "prompt_tokens_details": details}
+        details: Json = {"prompt_tokens_details": {"cached_tokens": self._answers.n_cached}}
+        if any(answer.handle.request.prediction for answer in self._answers.all):
+            counts = self._answers.draft_counts()
+            drafted, accepted = (counts[name].get("prediction", 0) for name in ("drafted", "accepted"))
+            predicted = {"accepted_prediction_tokens": accepted}
+            details["completion_tokens_details"] = predicted | {
+                "rejected_prediction_tokens": drafted - accepted
+            }
+        return {**usage_counts(self._answers), **details}
 
 
 def usage_counts(answers: Answers) -> Json:

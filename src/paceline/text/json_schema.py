@@ -1,0 +1,81 @@
+"""JSON schemas for llguidance: what it does not know is left out with a note, references are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# What llguidance 1.9 does not enforce. Leaving it out only allows more.
+LOOSENED = (
+    "not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames",
+    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+UNSUPPORTED_PATTERN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # look-around and references to groups
+# Keywords that hold schemas: one or a list, or a mapping.
+SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf", "oneOf")
+MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
+# Beside these an object's properties are not all that it may have.
+OPEN = {
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+}
+
+
+def adapt(schema: Any, *, strict: bool = False) -> tuple[Any, tuple[str, ...]]:
+    """Return the schema as llguidance can enforce it, and notes on what it does not.
+    References into `$defs` that are not at the root are found. strict: close objects (`from_schema`)."""
+    notes: dict[str, None] = {}
+    return _adapt(schema, schema, "", strict, notes), tuple(notes)
+
+
+def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, None]) -> Any:
+    """Return the schema at a place, a JSON pointer, in the document `root`."""
+    if not isinstance(schema, Mapping):
+        return schema
+    if "$id" in schema:  # a document of its own
+        root, place = schema, ""
+    out = dict(schema)
+    notes |= {f"{keyword} is not enforced": None for keyword in LOOSENED if keyword in out}
+    if isinstance(form := out.get("format"), str) and form not in FORMATS:
+        notes[f"the format {form} is not enforced"] = None
+    if isinstance(pattern := out.get("pattern"), str) and UNSUPPORTED_PATTERN.search(pattern):
+        notes[f"the pattern {out.pop('pattern')} is not enforced: it looks around, or back at a group"] = None
+    if isinstance(reference := out.get("$ref"), str) and reference.startswith("#/"):
+        around = "" if _exists(root, reference[1:]) else place  # else in the nearest schema around
+        while around and not _exists(root, around + reference[1:]):
+            around = around.rpartition("/")[0]
+        out["$ref"] = f"#{around}{reference[1:]}"
+    for keyword in filter(out.__contains__, (*SCHEMAS, *MAPPINGS)):
+        value, path = out[keyword], f"{place}/{keyword}"
+        # The parts of an object are closed together or not at all.
+        closed = strict and keyword != "allOf" and not (keyword in OPEN and "properties" in out)
+        if keyword in MAPPINGS and isinstance(value, Mapping):
+            parts = {name: f"{path}/{str(name).replace('~', '~0').replace('/', '~1')}" for name in value}
+            out[keyword] = {name: _adapt(value[name], root, at, closed, notes) for name, at in parts.items()}
+        elif isinstance(value, list):
+            out[keyword] = [_adapt(it, root, f"{path}/{n}", closed, notes) for n, it in enumerate(value)]
+        elif keyword in SCHEMAS:
+            out[keyword] = _adapt(value, root, path, closed, notes)
+    if strict and out.get("properties") and OPEN.isdisjoint(out):
+        out["additionalProperties"] = False
+        notes["objects have only the properties that the schema names (strict)"] = None
+    return out
+
+
+def _exists(value: Any, pointer: str) -> bool:
+    for name in pointer.split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        elif isinstance(value, Mapping) and name in value:
+            value = value[name]
+        else:
+            return False
+    return True
