@@ -14,7 +14,7 @@ from gguf_files import write_llama
 from paceline.api import LLM
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import force_call
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.parser import AnswerParser
 from real_model import smollm2
 from tool_templates import CHATML, TEMPLATES
 
@@ -59,7 +59,7 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     assert must is not None
     assert must.prefix == "<tool_call>\n"
     prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.prefix)
-    reader = ToolCallParser(must.format, choice.tools)
+    reader = AnswerParser(must.format, choice.tools)
     deltas = reader.feed(must.prefix)
     with real.stream(prompt, max_tokens=120, json_schema=must.json_schema, plain=plain) as stream:
         for piece in stream:
@@ -73,7 +73,7 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     assert arguments["days"] in (1, 2)
     again = [
         {"role": "user", "content": "How warm is it in Bonn?"},
-        ToolCallParser(must.format, choice.tools, prefix=must.prefix).parse(stream.result().text).openai(),
+        AnswerParser(must.format, choice.tools, prefix=must.prefix).parse(stream.result().text).openai(),
         {"role": "tool", "tool_call_id": "1", "content": "20 degrees"},
     ]
     assert len(real.chat_tokens(again, choice.tools)) > len(prompt) + len(stream.result().tokens)

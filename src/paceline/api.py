@@ -18,6 +18,7 @@ from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import encode_chat
+from paceline.text.detokenizer import visible_pieces
 from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
 
+N_END_TOKENS = 32  # more than the mark of a thought has
 MIN_SCANNED_CHARACTERS = 1 << 16  # a prompt of at most this length is always tokenised
 
 
@@ -123,9 +125,16 @@ class LLM:
 
     @cached_property
     def visible_control_tokens(self) -> Mapping[int, bytes]:
-        """The argument `spelled` of `stream` for an answer that is parsed for tool calls."""
-        form = self.tool_support.format
-        return tool_formats.visible_control_tokens(self.target.text, self.target.vocab, form)
+        """The argument `spelled` of `stream` for an answer that is parsed for thoughts and tool calls."""
+        support = self.tool_support
+        return tool_formats.visible_control_tokens(
+            self.target.text, self.target.vocab, support.format, support.thought
+        )
+
+    def prompt_end(self, prompt: Sequence[int]) -> str:
+        """Return the text of a prompt's last tokens, in which an open thought can be seen."""
+        pieces = visible_pieces(self.target.vocab.piece, self.visible_control_tokens)
+        return b"".join(map(pieces, prompt[-N_END_TOKENS:])).decode(errors="replace")
 
     def stream(
         self,

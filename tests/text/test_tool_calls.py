@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.text.messages import Tool
 from paceline.text.tools.formats import GENERIC, HERMES, TABLE, ToolFormat
-from paceline.text.tools.parser import AssistantMessage, MessageDelta, ToolCallParser
+from paceline.text.tools.parser import AssistantMessage, MessageDelta, AnswerParser
 
 FORMATS = {one.name: one for one in TABLE}
 
@@ -35,7 +35,7 @@ def numbers() -> Callable[[], str]:
 
 
 def read(format_: ToolFormat, text: str) -> AssistantMessage:
-    return ToolCallParser(format_, TOOLS, numbers()).parse(text)
+    return AnswerParser(format_, TOOLS, numbers()).parse(text)
 
 
 def calls(format_: str, text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -89,7 +89,7 @@ def test_calls_are_read_in_every_format(name: str) -> None:
     assert calls(name, WRITTEN[name]) == ("", [W, A])
     assert calls(name, f"Let me see.\n\n{WRITTEN[name]}\n") == ("Let me see.", [W, A])
     assert calls(name, f"{WRITTEN[name]}\nDone. ") == ("\nDone. ", [W, A])
-    stream = ToolCallParser(FORMATS[name], TOOLS, numbers())
+    stream = AnswerParser(FORMATS[name], TOOLS, numbers())
     deltas = [delta for letter in WRITTEN[name] for delta in stream.feed(letter)]
     assert AssistantMessage.of([*deltas, *stream.finish()]) == read(FORMATS[name], WRITTEN[name])
 
@@ -179,7 +179,7 @@ def test_values_too_deep_and_heads_too_long_are_content() -> None:
 
 
 def test_a_call_is_passed_on_when_it_is_complete() -> None:
-    stream = ToolCallParser(HERMES, TOOLS, numbers())
+    stream = AnswerParser(HERMES, TOOLS, numbers())
     pieces = ["Hm.\n", "<tool", '_call>{"name": "weather", "arg', 'uments": {"city": "a', 'b"}', "}</tool_"]
     pieces += ["call>\n"]
     deltas = [*map(stream.feed, pieces), stream.finish()]
@@ -197,23 +197,23 @@ def test_a_call_is_passed_on_when_it_is_complete() -> None:
 def test_of_a_truncated_call_nothing_is_content(form: ToolFormat, n: int, at: list[int]) -> None:
     call = f"<tool_call>\n{CALLS[1]}" if form is HERMES else CALLS[1]
     text = f"I shall add.\n{call[:n]}"
-    whole = ToolCallParser(form, TOOLS).parse(text, cut=True)
+    whole = AnswerParser(form, TOOLS).parse(text, cut=True)
     assert whole.content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
     assert {call.name for call in whole.calls} <= {"add"}
-    stream = ToolCallParser(form, TOOLS)
+    stream = AnswerParser(form, TOOLS)
     deltas = [delta for piece in cut(text, at) for delta in stream.feed(piece)]
     assert AssistantMessage.of([*deltas, *stream.finish(cut=True)]).content == whole.content
 
 
 def test_the_prefix_of_a_forced_call_is_parsed_and_is_no_content() -> None:
-    stream = ToolCallParser(HERMES, TOOLS, prefix="<tool_call>\n")
+    stream = AnswerParser(HERMES, TOOLS, prefix="<tool_call>\n")
     said = stream.parse('{"name": "add", "arguments": {}}\n</tool_call>')
     assert (said.content, [call.arguments for call in said.calls]) == ("", ["{}"])
 
 
 @pytest.mark.parametrize("text", ["[1] says", '{"a": 1,', '{"name": "Bob", "age": 5', "{ x = [", "<div>"])
 def test_text_that_can_be_no_call_is_content_at_once(text: str) -> None:
-    assert AssistantMessage.of(ToolCallParser(HERMES, TOOLS).feed(text)).content == text
+    assert AssistantMessage.of(AnswerParser(HERMES, TOOLS).feed(text)).content == text
 
 
 VALUES = st.recursive(
@@ -245,7 +245,7 @@ def cut(text: str, at: list[int]) -> list[str]:
 def test_where_the_text_is_cut_does_not_matter(text: str, at: list[int], format_: ToolFormat) -> None:
     whole = read(format_, text)
     for pieces in (cut(text, at), list(text)):
-        stream = ToolCallParser(format_, TOOLS, numbers())
+        stream = AnswerParser(format_, TOOLS, numbers())
         deltas = [delta for piece in pieces for delta in stream.feed(piece)]
         assert AssistantMessage.of([*deltas, *stream.finish()]) == whole
 
@@ -256,7 +256,7 @@ def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: ToolFormat
     if not answer.calls:
         assert answer.content == text
     else:  # all content stood in the text, in this order
-        stream, at = ToolCallParser(format_, TOOLS), 0
+        stream, at = AnswerParser(format_, TOOLS), 0
         for content in [one.content for one in [*stream.feed(text), *stream.finish()] if one.index is None]:
             at = text.index(content, at) + len(content)
 

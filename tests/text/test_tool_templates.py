@@ -12,7 +12,7 @@ from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool, parse_messages
 from paceline.text.template_process import render
 from paceline.text.tools.formats import HERMES, format_of
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.parser import AnswerParser
 from paceline.text.tools.support import adapt_messages, detect_tool_support
 from tool_templates import CHATML, TEMPLATES, tokenizer_of
 
@@ -121,7 +121,7 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
     written = whole[len(prompt) :]
     for end in ENDS:
         written = written.removesuffix(end)
-    answer = ToolCallParser(format_of(template), TOOLS).parse(written)
+    answer = AnswerParser(format_of(template), TOOLS).parse(written)
     assert answer.content == ""
     made = [(call.name, json.loads(call.arguments)) for call in answer.calls]
     wanted = [tool_call["function"] for tool_call in turns[1]["tool_calls"]]
@@ -149,7 +149,7 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
     for tool in TOOLS:
         assert f"\n{json.dumps(tool, ensure_ascii=False)}\n" in head["content"]
     assert head["content"].startswith("Be kind.\n\n# Tools\n" if system else "# Tools\n")
-    answer = ToolCallParser(HERMES, TOOLS).parse(called["content"])
+    answer = AnswerParser(HERMES, TOOLS).parse(called["content"])
     assert answer.content == "Let me see."
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})

@@ -19,10 +19,11 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.text.chat_template import control_texts
 from paceline.text.grammar_source import GrammarSource, from_schema
 from paceline.text.messages import parse_tool_choice
-from paceline.text.tools.formats import force_call
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.formats import THINK, force_call
+from paceline.text.tools.parser import AnswerParser
 
 MAX_STOPS = 16
 SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, name)]
@@ -31,10 +32,10 @@ SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, n
 @dataclass(frozen=True)
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
-    new_parser: makes the parser of an answer's tool calls; None without tools."""
+    new_parser: makes the parser of an answer's thoughts and tool calls; None if there are neither."""
 
     requests: Sequence[GenerationRequest]
-    new_parser: Callable[[], ToolCallParser] | None = None
+    new_parser: Callable[[], AnswerParser] | None = None
 
 
 def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str) -> ParsedRequest:
@@ -59,17 +60,32 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
         use = "use /v1/completions, or serve an instruct model"
         raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
     choice = parse_tool_choice(request.tools, request.tool_choice)
-    new_parser, prefix, grammar = None, "", response_grammar(request.response_format)
-    if choice.tools:
-        form = llm.tool_support.format
-        forced = force_call(form, choice)
-        if forced is not None:
-            if grammar is not None:
-                raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
-            form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
-        new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-    variables = request.chat_template_kwargs
-    tokens = llm.chat_tokens(request.messages, choice.tools or None, variables, answer=prefix)
+    grammar, prefix = response_grammar(request.response_format), ""
+    form, thought = llm.tool_support.format, llm.tool_support.thought
+    chat = request.messages, choice.tools or None, request.chat_template_kwargs
+    tokens = llm.chat_tokens(*chat)
+    end = llm.prompt_end(tokens)
+    is_open = thought is not None and thought.is_open(end)
+    forced, thinks = force_call(form, choice), True
+    if forced is not None:
+        if grammar is not None:
+            raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
+        form, prefix, thinks = forced.format, forced.prefix, False
+        grammar = from_schema(forced.json_schema, forced.name)
+    elif grammar is not None and thought is not None and not thought.is_closed(end):
+        # A grammar has no control tokens.
+        thinks = not control_texts(llm.target.text, llm.target.vocab, thought.open + thought.close)
+        if thinks:
+            grammar = grammar.after_thought(thought.open, thought.close, is_open=is_open)
+        else:
+            prefix = thought.content
+    close = f"{thought.close}\n\n" if thought is not None and is_open and not thinks else ""
+    if close or prefix:
+        tokens = llm.chat_tokens(*chat, answer=close + prefix)
+    new_parser = None
+    if choice.tools or thought is not None:
+        parser = partial(AnswerParser, form, choice.tools, prefix=prefix)
+        new_parser = partial(parser, thought=thought or THINK, thinking=is_open and thinks)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     fields: dict[str, Any] = {"grammar": grammar, "client": client}
     fields["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +25,8 @@ WHITESPACE = {"whitespace_pattern": r"[ ]?|\n{1,2}[ \t]{0,20}"}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
+DEFINITIONS = ("$defs", "definitions")
+MAX_TRIES = 200  # to find the place of an error
 NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 
@@ -42,10 +44,16 @@ class GrammarSource:
         matcher = LLMatcher(LLTokenizer("byte"), self.lark, log_level=0)
         return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
+    def after_thought(self, begin: str, end: str, *, is_open: bool) -> GrammarSource:
+        """Return the grammar of a text that follows a thought between these marks, which may be missing unless
+        it is open already."""
+        thought = "free_thought free_space" if is_open else f"({json.dumps(begin)} free_thought free_space)?"
+        rules = f'free_thought[suffix={json.dumps(end)}]: /(?s:.*)/\nfree_space: /[ \\n]{{0,9}}/\nfree_answer: '
+        return replace(self, lark=self.lark.replace("start: ", f"start: {thought} free_answer\n{rules}", 1))
 
-def from_schema(schema: Schema) -> GrammarSource:
+
+def from_schema(schema: Schema, name: str = "the JSON schema") -> GrammarSource:
     """Return the source of a schema, as JSON text or its value. Raises UsageError if it is no JSON."""
-    name = "the JSON schema"
     if not isinstance(schema, str | Mapping | bool):
         raise typed.invalid(name, schema, "JSON text, a mapping, True or False")
     try:
@@ -93,12 +101,43 @@ class GrammarChecker(WorkerProcess):
     def check(self, syntax: GrammarSource) -> None:
         """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
         try:
-            error = self.call(syntax.lark.encode())
+            if error := self._format_error(syntax.name, syntax.lark):
+                raise UsageError(error + self._format_place(syntax, error))
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
             raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
-        if error:
-            raise UsageError(format_error(syntax.name, error.decode(errors="replace")))
+
+    def _format_error(self, name: str, lark: str) -> str:
+        error = self.call(lark.encode()).decode(errors="replace")
+        return error and format_error(name, error)
+
+    def _format_place(self, syntax: GrammarSource, error: str) -> str:
+        """Return the place of an error within a JSON schema; "" if few tries do not find it."""
+        _, is_schema, schema_text = syntax.lark.partition("%json ")
+        schema, path, definitions, n_tries = json.loads(schema_text) if is_schema else {}, "", {}, 0
+        while True:
+            definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
+            for name, part in _subschemas(schema):
+                n_tries += 1
+                if n_tries > MAX_TRIES:
+                    return ""
+                if self._format_error(syntax.name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
+                    schema, path = part, part.get("$comment") or f"{path}/{name}"
+                    break
+            else:
+                return f" (at {path})" if path else ""
+
+
+def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas directly in a schema, each with its path."""
+    for key, value in schema.items():
+        if isinstance(value, dict) and key in (*DEFINITIONS, "properties", "patternProperties"):
+            parts = [(f"{key}/{name}", part) for name, part in value.items()]
+        elif isinstance(value, list) and key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            parts = [(f"{key}/{number}", part) for number, part in enumerate(value)]
+        else:
+            parts = [(key, value)] if key in ("items", "additionalProperties") else []
+        yield from ((path, part) for path, part in parts if isinstance(part, dict))
 
 
 _checker = GrammarChecker()

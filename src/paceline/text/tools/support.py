@@ -12,7 +12,7 @@ from typing import Any
 from paceline.speculative.errors import ModelError
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool
-from paceline.text.tools.formats import HERMES, ToolFormat, format_of
+from paceline.text.tools.formats import HERMES, Thought, ToolFormat, format_of, thought_of
 
 NAME, KEY, VALUE, RESULT = "probe_tool", "probe_key", "probe_value", "probe_result"
 PROBE: Tool = {
@@ -43,12 +43,14 @@ To call a function, answer with a JSON object of its name and its arguments with
 class ToolSupport:
     """Tool support of a chat template.
     tools: shows tools. argument_form: takes arguments as a "mapping" or "text"; "" if it shows no calls.
-    empty_content: content of an answer with calls only. format: format of the model's calls."""
+    empty_content: content of an answer with calls only. format: format of the model's calls.
+    thought: marks of the model's thoughts, if it has any."""
 
     tools: bool
     argument_form: str
     empty_content: Message
     format: ToolFormat
+    thought: Thought | None = None
 
     @property
     def native(self) -> bool:
@@ -60,8 +62,9 @@ def detect_tool_support(text: Text) -> ToolSupport:
     """Detect the tool support of a model's chat template."""
     tools = NAME in _render_probe(text, [PROBE_QUESTION])
     calls, empty = _calls(text)
-    own = format_of(text.template(tools=True)) if tools and calls else HERMES
-    return ToolSupport(tools, calls, empty, own)
+    template = text.template(tools=True)
+    own = format_of(template) if tools and calls else HERMES
+    return ToolSupport(tools, calls, empty, own, thought_of(template))
 
 
 def _render_probe(text: Text, messages: list[Message]) -> str:
