@@ -45,10 +45,12 @@ class GrammarSource:
         return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
     def after_thought(self, begin: str, end: str, *, is_open: bool) -> GrammarSource:
-        """Return the grammar of a text that follows a thought between these marks, which may be missing unless
-        it is open already."""
+        """Return the grammar of a text behind a thought between these marks. Unless the thought is open, it
+        may be missing."""
         thought = "free_thought free_space" if is_open else f"({json.dumps(begin)} free_thought free_space)?"
-        rules = f'free_thought[suffix={json.dumps(end)}]: /(?s:.*)/\nfree_space: /[ \\n]{{0,9}}/\nfree_answer: '
+        rules = (
+            f"free_thought[suffix={json.dumps(end)}]: /(?s:.*)/\nfree_space: /[ \\n]{{0,9}}/\nfree_answer: "
+        )
         return replace(self, lark=self.lark.replace("start: ", f"start: {thought} free_answer\n{rules}", 1))
 
 
@@ -113,19 +115,24 @@ class GrammarChecker(WorkerProcess):
 
     def _format_place(self, syntax: GrammarSource, error: str) -> str:
         """Return the place of an error within a JSON schema; "" if few tries do not find it."""
-        _, is_schema, schema_text = syntax.lark.partition("%json ")
-        schema, path, definitions, n_tries = json.loads(schema_text) if is_schema else {}, "", {}, 0
-        while True:
+        _, is_schema, text = syntax.lark.partition("%json ")
+        schema, path, n_tries = json.loads(text) if is_schema else None, "", 0
+        definitions: dict[str, Any] = {}
+        while isinstance(schema, dict):
             definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
             for name, part in _subschemas(schema):
                 n_tries += 1
                 if n_tries > MAX_TRIES:
                     return ""
-                if self._format_error(syntax.name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
+                if (
+                    self._format_error(syntax.name, f"{LARK}%json {json.dumps({**definitions, **part})}")
+                    == error
+                ):
                     schema, path = part, part.get("$comment") or f"{path}/{name}"
                     break
             else:
-                return f" (at {path})" if path else ""
+                break
+        return f" (at {path})" if path else ""
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

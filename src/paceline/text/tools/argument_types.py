@@ -63,7 +63,9 @@ def _types(schema: Any, root: Any, known: dict[int, Types]) -> Types:
     known[id(schema)] = frozenset()
     types, named = ANY, schema.get("type")
     if isinstance(named, str | list):
-        types &= frozenset([named] if isinstance(named, str) else [one for one in named if isinstance(one, str)])
+        types &= frozenset(
+            [named] if isinstance(named, str) else [one for one in named if isinstance(one, str)]
+        )
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
         types &= frozenset[str]().union(*(NAMES[type(value)] for value in values))

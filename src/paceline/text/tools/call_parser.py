@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.text.messages import Tool
@@ -14,8 +15,18 @@ from paceline.text.tools.growing_text import GrowingText, Wait, Write, escaped
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
 CALL_KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")  # a call in JSON begins with one of these
-KEY = re.compile(r'([^"\\]{0,99})"\s{0,99}:')
+KEY = re.compile(r'\s{0,99}"([^"\\]{0,99})"\s{0,99}:')
 VALUE = re.compile(r'\s{0,99}"([^"\\]{0,99})"')
+
+
+@dataclass
+class _JsonCall:
+    """A call in a JSON object, as far as it is parsed. early: arguments before the call begins."""
+
+    name: str = ""
+    begun: bool = False
+    has_arguments: bool = False
+    early: list[str] = field(default_factory=list)
 
 
 class CallParser:
@@ -55,7 +66,9 @@ class CallParser:
             return False
         for mark in ends if ends and is_whole else ():
             yield from text.accept(mark)
-            if text.ended and mark.startswith(text.text[text.at :].strip()):  # the answer ends within the mark
+            if text.ended and mark.startswith(
+                text.text[text.at :].strip()
+            ):  # the answer ends within the mark
                 text.at = len(text.text)
         return True
 
@@ -85,61 +98,60 @@ class CallParser:
 
     def _parse_json_call(self, *, strict: bool) -> Wait[bool | None]:
         """Parse a call in an object; return whether it is complete, or None if it is no call."""
-        text, name, begun = self._text, "", False
-        early: list[str] = []  # arguments before the name
-        has_arguments = False
-        depth = 1 if (yield from text.accept("{")) else 0
-        is_whole, is_first = depth > 0, True
-        while depth:
-            if (yield from text.accept("}", ",") if not is_first else text.accept("}")) == "}":
+        text, call, depth, is_first = self._text, _JsonCall(), 1, True
+        is_whole = bool((yield from text.accept("{")))
+        while is_whole and depth:
+            mark = yield from text.accept("}", *([] if is_first else [","]))
+            if mark == "}":
                 depth -= 1
                 continue
-            quoted = yield from text.accept('"')
-            found = (yield from text.match(KEY)) if quoted else None
-            key = found[1] if found else ""
-            if not found or (is_first and key not in CALL_KEYS):
+            quote, _ = yield from text.peek('"')
+            found = (yield from text.match(KEY)) if quote else None
+            if not found or (is_first and found[1] not in CALL_KEYS):
                 is_whole = False
-                break
-            is_first = False
-            kind, _ = yield from text.peek("{", '"')
-            ok = True
-            if key in NAMES and not name and kind == '"':
-                found = yield from text.match(VALUE)
-                name = found[1] if found else ""
-                ok = name in self._tools
-                if ok and not strict:
-                    begun = True
-                    self._commit(name)
-                    self._write("".join(early))
-            elif key == "function" and kind == "{":
-                yield from text.accept("{")
+            elif found[1] == "function" and (yield from text.accept("{")):
                 depth, is_first = depth + 1, True
-            elif key in ARGUMENTS and not has_arguments and kind == "{":
-                if name and not begun:
-                    begun = True
-                    self._commit(name)
-                has_arguments = True
-                ok = yield from text.copy_json(self._write if begun else early.append)
-            elif key in ARGUMENTS and not has_arguments and kind == '"':
-                parts: list[str] = []
-                yield from text.accept('"')
-                ok = yield from text.copy_string(parts.append, '"')
-                if ok and (value := _object_in("".join(parts))):
-                    has_arguments = True
-                    (self._write if begun else early.append)(value)
             else:
-                ok = yield from text.copy_json(lambda part: None)
-            if not ok:
-                is_whole = False
-                break
-        if not begun:
-            if not is_whole or name not in self._tools or (strict and not has_arguments):
-                return None
-            self._commit(name)
-            self._write("".join(early))
-        if not has_arguments and not text.is_cut:
+                is_whole, is_first = (yield from self._parse_member(call, found[1], strict=strict)), False
+        if not call.begun and not (is_whole and call.name and (call.has_arguments or not strict)):
+            return None
+        self._begin_json_call(call)
+        if not call.has_arguments and not text.is_cut:
             self._write("{}")
         return is_whole
+
+    def _parse_member(self, call: _JsonCall, key: str, *, strict: bool) -> Wait[bool]:
+        """Parse a value in the object of a call; return whether it is complete and may be there."""
+        text = self._text
+        kind, size = yield from text.peek("{", '"')
+        if key in NAMES and kind == '"' and not call.name:
+            found = yield from text.match(VALUE)
+            if not found or found[1] not in self._tools:
+                return False
+            call.name = found[1]
+            if not strict:
+                self._begin_json_call(call)
+            return True
+        if key not in ARGUMENTS or call.has_arguments or not kind:
+            return (yield from text.copy_json(len))
+        if kind == "{":
+            call.has_arguments = True
+            if call.name:
+                self._begin_json_call(call)
+            return (yield from text.copy_json(self._write if call.begun else call.early.append))
+        text.at += size
+        parts: list[str] = []
+        is_whole = yield from text.copy_string(parts.append, '"')
+        value = _object_in("".join(parts))
+        call.has_arguments = bool(value)
+        (self._write if call.begun else call.early.append)(value)
+        return is_whole
+
+    def _begin_json_call(self, call: _JsonCall) -> None:
+        if not call.begun:
+            call.begun = True
+            self._commit(call.name)
+            self._write("".join(call.early))
 
     def _parse_pairs(self, name: str, pairs: KeyValueArguments) -> Wait[bool | None]:
         """Parse arguments that are pairs of names and values, as `_parse_json_call` does."""

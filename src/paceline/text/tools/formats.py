@@ -4,7 +4,6 @@ These are formats of llama.cpp's common/chat.cpp and vLLM's tool parsers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -168,8 +167,7 @@ TABLE = (
         ("<|tool_call_begin|>",),
         dict.fromkeys(("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _KIMI_ENDS),
         head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_.-]+?)(?::\d+)?)"
-        r"\s*<\|tool_call_argument_begin\|>"
-        + _BRACE,
+        r"\s*<\|tool_call_argument_begin\|>" + _BRACE,
         forced_prefix="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
         other_markers=("<|tool_call_argument_begin|>",),
     ),
@@ -192,9 +190,7 @@ TABLE = (
         "harmony",  # gpt-oss
         ("<|channel|>", "<|call|>"),
         dict.fromkeys(_HARMONY, ("<|call|>",)),
-        head=_NAME
-        + r"(?:<\|channel\|>\w+)?(?:\s*<\|constrain\|>\w*|\s+\w+)?\s*<\|message\|>"
-        + _BRACE,
+        head=_NAME + r"(?:<\|channel\|>\w+)?(?:\s*<\|constrain\|>\w*|\s+\w+)?\s*<\|message\|>" + _BRACE,
         forced_prefix="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
         skipped=(
             *(f"<|channel|>{channel}<|message|>" for channel in ("final", "final json", "commentary")),
@@ -267,6 +263,12 @@ TABLE = (
         {"<function=": ("</function>",)},
         head=_NAME + ">" + _BRACE,
         forced_prefix="<function={name}>",
+    ),
+    ToolFormat(
+        "gigachat",  # 3.1
+        ("<|function_call|>",),
+        {"<|function_call|>": ()},
+        forced_prefix="<|function_call|>",
     ),
     ToolFormat(
         "toolcall",  # Nemotron Nano 2

@@ -32,6 +32,7 @@ class Marks:
 
     def __init__(self, texts: tuple[str, ...]) -> None:
         self.pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+        self.first = re.compile("|".join({re.escape(text[0]) for text in texts}) or "(?!)")
         self.beginnings = {text[:size] for text in texts for size in range(len(text))}
         self.longest = max(map(len, texts), default=1) - 1  # of the beginnings
 
@@ -83,13 +84,14 @@ class GrowingText:
 
     def find(self, marks: Marks) -> tuple[int, str]:
         """Return the number of characters before the first mark, and the mark; "" if there is none so far."""
-        found, is_whole = marks.pattern.search(self.text, self.at), self.ended and not self.truncated
-        if found and (is_whole or self.text[found.start() :] not in marks.beginnings):
-            return found.start() - self.at, found[0]
-        size = len(self.text)
-        for start in () if is_whole else range(max(self.at, size - marks.longest), size):
-            if self.text[start:] in marks.beginnings:
+        start, size, is_final = self.at, len(self.text), self.ended and not self.truncated
+        while found := marks.first.search(self.text, start):
+            start = found.start()
+            if not is_final and size - start <= marks.longest and self.text[start:] in marks.beginnings:
                 return start - self.at, ""
+            if mark := marks.pattern.match(self.text, start):
+                return start - self.at, mark[0]
+            start += 1
         return size - self.at, ""
 
     def peek(self, *texts: str) -> Wait[tuple[str, int]]:
@@ -137,7 +139,7 @@ class GrowingText:
         ends: list[str] = []  # of open strings, lists and objects
         before, after_key, after_value = "", False, False
         while True:
-            opener, size = yield from self.peek(quote, '"', *'{}[],')
+            opener, size = yield from self.peek(quote, '"', *"{}[],")
             if ends and opener == ends[-1] and not after_key:
                 self.at += size
                 write(ends.pop())
@@ -170,8 +172,11 @@ class GrowingText:
                 write(ends.pop())
             else:
                 found = None if opener else (yield from self.match(SCALAR))
-                value = found and (found[1] if NUMBER.fullmatch(found[1]) else CONSTANTS.get(found[1]))
-                if not value:
+                if found is None:
+                    break
+                value = found[1] if NUMBER.fullmatch(found[1]) else CONSTANTS.get(found[1])
+                if value is None:
+                    self.at = found.start()
                     break
                 write(before + value)
             after_key, after_value = False, True
@@ -233,15 +238,16 @@ class GrowingText:
         pending: list[str] = []  # text from a mark before `ends` on
         while True:
             size, found = self.find(later if pending else first)
-            (pending.append if pending else write)(self.take(size))
+            if size:
+                (pending.append if pending else write)(self.take(size))
             if not found and not self.ended:
                 yield
                 continue
             if found not in marks:
                 break
-            here = self.take(len(found))
+            here, self.is_short = self.take(len(found)), False
             after, _ = yield from self.peek(*following, *ends)
-            if after or (self.ended and not self.text[self.at :].strip()):
+            if after or self.is_short:
                 write("".join(pending))
                 if after in following and after:
                     return True

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from paceline.text.messages import REASONING_KEYS, Tool
 from paceline.text.tools.call_parser import CallParser
@@ -17,10 +18,11 @@ from paceline.text.tools.growing_text import GrowingText, Wait, marks_of
 
 LETTERS = string.ascii_letters + string.digits
 ID_LENGTH = 9  # Mistral's templates take no other
-REASONING = REASONING_KEYS[0]
+CONTENT, REASONING = "content", REASONING_KEYS[0]
 
 
-class MessageDelta(NamedTuple):
+@dataclass(slots=True)  # not frozen, which takes five times as long to make
+class MessageDelta:
     """New content, new reasoning, or a part of a call. index: number of the call.
     A call's first delta has its id and name, and no arguments; the others have parts of its arguments."""
 
@@ -39,7 +41,8 @@ class MessageDelta(NamedTuple):
         return {"tool_calls": [{"index": self.index, **own}]}
 
 
-class AssistantMessage(NamedTuple):
+@dataclass(frozen=True)
+class AssistantMessage:
     """A whole answer. calls: a delta with everything for each."""
 
     content: str
@@ -52,9 +55,9 @@ class AssistantMessage(NamedTuple):
         arguments: dict[int | None, list[str]] = {}
         for delta in deltas:
             arguments.setdefault(delta.index, []).append(delta.arguments)
-        calls = [delta._replace(arguments="".join(arguments[delta.index])) for delta in deltas if delta.id]
-        content, reasoning = ("".join(texts) for texts in zip(("", ""), *(delta[:2] for delta in deltas)))
-        return cls(content, tuple(calls), reasoning)
+        calls = (replace(delta, arguments="".join(arguments[delta.index])) for delta in deltas if delta.id)
+        content, reasoning = (delta.content for delta in deltas), (delta.reasoning for delta in deltas)
+        return cls("".join(content), tuple(calls), "".join(reasoning))
 
     def openai(self) -> dict[str, Any]:
         """Return an assistant's message in OpenAI's format."""
@@ -99,7 +102,7 @@ class AnswerParser:
         self._deltas: list[MessageDelta] = []
         self._parts: list[str] = []  # of the same kind, for the next delta
         self._calls = CallParser(self._text, form, tools, self._begin_call, self._parts.append)
-        self._kind: str | int = ""  # a field of the delta, or the index of a call
+        self._kind: str | int = ""  # content, reasoning, or the index of a call
         self._space: list[str] = []  # white space that is dropped at the end, or before a call
         self._is_fresh = True  # no content since the beginning, or the last call or thought
         self._trims = False  # white space that comes next is dropped
@@ -110,7 +113,7 @@ class AnswerParser:
         """Parse a whole answer. cut: see `finish`."""
         return AssistantMessage.of([*self.feed(text), *self.finish(cut=cut)])
 
-    def feed(self, text: str) -> Sequence[MessageDelta]:
+    def feed(self, text: str) -> list[MessageDelta]:
         """Add text of any length; return the new deltas."""
         self._text.feed(text)
         next(self._run, None)
@@ -119,9 +122,9 @@ class AnswerParser:
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    def finish(self, *, cut: bool = False) -> Sequence[MessageDelta]:
-        """Return the last deltas. cut: the answer was truncated. The beginning of a call whose name is unknown
-        is dropped; arguments stay open where they end, so that they are no JSON and nobody runs half a call."""
+    def finish(self, *, cut: bool = False) -> list[MessageDelta]:
+        """Return the last deltas. cut: the answer was truncated. Then the beginning of a call without a name
+        is dropped, and arguments stay open where they end: no JSON, so that nobody runs half a call."""
         self._text.ended, self._text.truncated = True, cut
         return self.feed("")
 
@@ -131,7 +134,7 @@ class AnswerParser:
             yield from self._parse_thought()
         while True:
             size, mark = text.find(self._marks)
-            self._emit_text("content", text.take(size))
+            self._emit_text(CONTENT, text.take(size))
             if not mark and not text.ended:
                 yield
                 continue
@@ -156,11 +159,11 @@ class AnswerParser:
                     self._is_fresh, self._trims = True, False
                     continue
                 text.rewind()
-            self._emit_text("content", text.take(len(mark)))
+            self._emit_text(CONTENT, text.take(len(mark)))
         if len(rest := text.take(len(text.text))) == 1:  # else the beginning of a mark, of a truncated answer
-            self._emit_text("content", rest)
+            self._emit_text(CONTENT, rest)
         if not self._trims and not (self._is_fresh and self.n_calls):
-            self._emit("content", "".join(self._space))
+            self._emit(CONTENT, "".join(self._space))
 
     def _parse_thought(self) -> Wait[None]:
         """Emit reasoning up to its end."""
@@ -169,7 +172,7 @@ class AnswerParser:
         self._space, self._trims = [], True
         while True:
             size, mark = text.find(close)
-            self._emit_text("reasoning", text.take(size))
+            self._emit_text(REASONING, text.take(size))
             if mark or text.ended:
                 text.take(len(mark) or len(text.text))
                 break
@@ -183,7 +186,7 @@ class AnswerParser:
             text, space = "".join([*self._space, body]), text[len(body) :]
             self._emit(kind, text.lstrip() if self._trims else text)
             self._space, self._trims = [space] if space else [], False
-            self._is_fresh &= kind != "content"
+            self._is_fresh &= kind != CONTENT
         elif text:
             self._space.append(text)
 
@@ -205,6 +208,7 @@ class AnswerParser:
         if not text:
             return
         if isinstance(kind, int):
-            self._deltas.append(MessageDelta("", "", kind, "", "", text))
+            delta = MessageDelta("", "", kind, "", "", text)
         else:
-            self._deltas.append(MessageDelta(**{kind: text}))
+            delta = MessageDelta(text) if kind == CONTENT else MessageDelta("", text)
+        self._deltas.append(delta)
