@@ -12,6 +12,9 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
+from paceline.server.convert import from_chat
+from paceline.server.schemas import ChatRequest
+from paceline.server.service import ServerLimits
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import force_call
 from paceline.text.tools.parser import AnswerParser
@@ -77,6 +80,40 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
         {"role": "tool", "tool_call_id": "1", "content": "20 degrees"},
     ]
     assert len(real.chat_tokens(again, choice.tools)) > len(prompt) + len(stream.result().tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_control"), [("<think>", False), ("[THINK]", True)], ids=["text", "control"]
+)
+@pytest.mark.parametrize(
+    "begun", ["", "<think>\\n", "<think>\\n\\n</think>\\n\\n"], ids=["free", "open", "closed"]
+)
+def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
+    name: str, is_control: bool, begun: str, tmp_path: Path
+) -> None:
+    open_, close = name, f"{name[0]}/{name[1:]}"
+    template = CHATML.replace("assistant\\n", f"assistant\\n{begun}").replace("think", name[1:-1])
+    template = template.replace("<THINK>", open_).replace("</THINK>", close) + "{# " + open_ + close + " #}"
+    controls = (open_, close) if is_control else ()
+    made = write_llama(tmp_path / "a.gguf", control_tokens=controls, chat_template=template)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    with paceline.load(made, drafters="none", threads=1, n_ctx=512) as llm:
+        free = from_chat(llm, ServerLimits(), ChatRequest(**chat))
+        schema: Any = {"response_format": {"type": "json_object"}}
+        bound = from_chat(llm, ServerLimits(), ChatRequest(**chat, **schema))
+        ends = [llm.prompt_end(one.requests[0].prompt) for one in (free, bound)]
+    assert free.new_parser
+    assert bound.new_parser
+    is_open = begun.endswith("<think>\\n")
+    answer = free.new_parser().parse(f"a{close}b" if is_open else f"{open_}a{close}b")
+    assert (answer.reasoning, answer.content) == ("a", "b")
+    grammar = bound.requests[0].grammar
+    assert grammar is not None
+    assert grammar.matches("{}") == (not is_open or is_control)
+    assert grammar.matches(f"a{close}\n\n{{}}") == (is_open and not is_control)
+    assert grammar.matches(f"{open_}a{close}\n\n{{}}") == ((is_open or not begun) and not is_control)
+    assert ends[1].endswith(ends[0][-20:] + (f"{close}\n\n" if is_open and is_control else ""))
+    assert bound.new_parser().parse("{}").content == ("" if is_open and not is_control else "{}")
 
 
 @pytest.fixture

@@ -124,8 +124,8 @@ class CallParser:
         """Parse a value in the object of a call; return whether it is complete and may be there."""
         text = self._text
         kind, size = yield from text.peek("{", '"')
-        if key in NAMES and kind == '"' and not call.name:
-            found = yield from text.match(VALUE)
+        if key in NAMES and not call.name:
+            found = (yield from text.match(VALUE)) if kind == '"' else None
             if not found or found[1] not in self._tools:
                 return False
             call.name = found[1]

@@ -10,12 +10,13 @@ from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import TypeVar
 
+from paceline.text.messages import MAX_JSON_DEPTH
+
 T = TypeVar("T")
 Wait = Generator[None, None, T]
 Write = Callable[[str], object]
 
 MAX_HEAD = 300  # characters up to the end of a function's or parameter's name
-MAX_DEPTH = 100  # nested lists and objects
 
 SPACE = re.compile(r"\s{0,99}")  # before a mark
 PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
@@ -156,7 +157,7 @@ class GrowingText:
                 before, after_key = f"{before}{key}: ", True
                 continue
             elif opener in ("{", "["):
-                if len(ends) == MAX_DEPTH:
+                if len(ends) == MAX_JSON_DEPTH:
                     break
                 self.at += size
                 write(before + opener)
