@@ -45,8 +45,8 @@ def test_one_process_checks_one_grammar_after_the_other(checker: GrammarChecker)
 @pytest.mark.parametrize(
     ("choice", "complaint"),
     [
-        ("required", "the schema of the tools cannot be used: .* \\(at tools\\[1\\]/properties/x/items\\)"),
-        ({"function": {"name": "bad"}}, "tools\\[1\\]: the schema of .* \\(at /properties/x/items\\)"),
+        ("required", "the schema of the tools cannot be used: .* \\(at tools\\[1\\]/\\$defs/a\\)"),
+        ({"function": {"name": "bad"}}, "tools\\[1\\]: the schema of .* \\(at /\\$defs/a\\)"),
         ("auto", ""),
     ],
 )

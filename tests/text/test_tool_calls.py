@@ -275,7 +275,7 @@ def test_arguments_that_are_no_json_have_the_types_of_the_schema(schema: Any, te
 @pytest.mark.parametrize("name", FORMATS)
 def test_marks_in_an_argument_are_text(name: str) -> None:
     form, written = FORMATS[name], WRITTEN[name]
-    close, end = (form.pairs.close, form.pairs.end) if form.pairs else (form.quote, "")
+    close, end = (form.pairs.close[-1], form.pairs.end) if form.pairs else (form.quote, "")
     others = "".join(mark for mark in MARKS if form.pairs is None or mark not in form.start_markers)
     sample = written[: written.index(end) + len(end)]
     for value in (f"{close} a{close}\n", f"a{close}{end}\n{others}b", f"```\n{sample}\n```"):

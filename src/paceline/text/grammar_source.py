@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from paceline.speculative import validation as typed
@@ -26,7 +27,17 @@ WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid re
 UNSATISFIABLE = "Unsatisfiable schema: "
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
 DEFINITIONS = ("$defs", "definitions")
-MAX_TRIES = 200  # to find the place of an error
+SUBSCHEMAS = (
+    *DEFINITIONS,
+    "properties",
+    "patternProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "prefixItems",
+    "items",
+)
+MAX_TRIES = 200  # of schemas within one, to find the place of an error
 NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 
@@ -104,7 +115,9 @@ class GrammarChecker(WorkerProcess):
         """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
         try:
             if error := self._format_error(syntax.name, syntax.lark):
-                raise UsageError(error + self._format_place(syntax, error))
+                _, is_schema, text = syntax.lark.partition("%json ")
+                place = self._find_place(json.loads(text), error, syntax.name) if is_schema else ""
+                raise UsageError(f"{error} (at {place})" if place else error)
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
             raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
@@ -113,38 +126,27 @@ class GrammarChecker(WorkerProcess):
         error = self.call(lark.encode()).decode(errors="replace")
         return error and format_error(name, error)
 
-    def _format_place(self, syntax: GrammarSource, error: str) -> str:
-        """Return the place of an error within a JSON schema; "" if few tries do not find it."""
-        _, is_schema, text = syntax.lark.partition("%json ")
-        schema, path, n_tries = json.loads(text) if is_schema else None, "", 0
-        definitions: dict[str, Any] = {}
-        while isinstance(schema, dict):
+    def _find_place(self, schema: Any, error: str, name: str, place: str = "", **definitions: Any) -> str:
+        """Return the place of the innermost schema within another that has this error."""
+        if isinstance(schema, dict):
             definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
-            for name, part in _subschemas(schema):
-                n_tries += 1
-                if n_tries > MAX_TRIES:
-                    return ""
-                if (
-                    self._format_error(syntax.name, f"{LARK}%json {json.dumps({**definitions, **part})}")
-                    == error
-                ):
-                    schema, path = part, part.get("$comment") or f"{path}/{name}"
-                    break
-            else:
-                break
-        return f" (at {path})" if path else ""
+            for part_name, part in islice(_subschemas(schema), MAX_TRIES):
+                if self._format_error(name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
+                    place = part.get("$comment") or f"{place}/{part_name}"
+                    return self._find_place(part, error, name, place, **definitions)
+        return place
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the schemas directly in a schema, each with its path."""
-    for key, value in schema.items():
-        if isinstance(value, dict) and key in (*DEFINITIONS, "properties", "patternProperties"):
-            parts = [(f"{key}/{name}", part) for name, part in value.items()]
-        elif isinstance(value, list) and key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            parts = [(f"{key}/{number}", part) for number, part in enumerate(value)]
-        else:
-            parts = [(key, value)] if key in ("items", "additionalProperties") else []
-        yield from ((path, part) for path, part in parts if isinstance(part, dict))
+    for key in SUBSCHEMAS:
+        value = schema.get(key)
+        parts = (
+            {"": value} if key == "items" else dict(enumerate(value)) if isinstance(value, list) else value
+        )
+        for name, part in parts.items() if isinstance(parts, dict) else ():
+            if isinstance(part, dict):
+                yield f"{key}/{name}".removesuffix("/"), part
 
 
 _checker = GrammarChecker()

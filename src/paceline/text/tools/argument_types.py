@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 from paceline.text.tools.growing_text import CONSTANTS
 
@@ -33,14 +33,13 @@ def json_argument(text: str, types: Types) -> str:
     """Return a value as JSON text: a string if its type may be, unless it is JSON of another of the types."""
     value = text.strip() if "string" in types else CONSTANTS.get(text.strip(), text.strip())
     try:
-        own = NAMES[type(json.loads(value, parse_constant=_refuse))]
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False)
+        if "string" not in types or NAMES[type(parsed)] & types - STRING:
+            return value
     except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    return value if own & types - STRING or "string" not in types else json.dumps(text, ensure_ascii=False)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
+        pass
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _resolve(schema: Any, root: Any) -> dict[str, Any]:

@@ -66,10 +66,8 @@ class CallParser:
             return False
         for mark in ends if ends and is_whole else ():
             yield from text.accept(mark)
-            if text.ended and mark.startswith(
-                text.text[text.at :].strip()
-            ):  # the answer ends within the mark
-                text.at = len(text.text)
+            if text.ended and mark.startswith(text.text[text.at :].strip()):
+                text.at = len(text.text)  # the answer ends within the mark
         return True
 
     def _commit(self, name: str, id_: str = "") -> None:
@@ -167,22 +165,15 @@ class CallParser:
             found = (yield from text.match(pattern)) if mark == pairs.open else None
             if not found:
                 break
-            if pairs.newlines:
-                yield from text.skip_newline()
             key = found[1].strip()
             types = property_types(self._tools[name], key)
             before += json.dumps(key, ensure_ascii=False) + ": "
             value: list[str] = []
+            copy: Write = value.append
             if types == STRING:
                 write(before + '"')
-            is_whole = yield from text.copy_text(
-                (lambda part: write(escaped(part))) if types == STRING else value.append,
-                pairs.close,
-                (pairs.open,),
-                (pairs.end,),
-                openers,
-                newline=pairs.newlines,
-            )
+                copy = lambda part: write(escaped(part))  # noqa: E731
+            is_whole = yield from text.copy_text(copy, pairs.close, (pairs.open,), pairs.end, openers)
             if not is_whole and text.is_cut:
                 return False
             write('"' if types == STRING else before + json_argument("".join(value), types))

@@ -21,13 +21,12 @@ _BRACE = r"\s*(?=\{)"  # which begins the arguments
 @dataclass(frozen=True)
 class KeyValueArguments:
     """A format of arguments without JSON: `open` name `middle` value `close` each. end: ends the call.
-    middle: a pattern. newlines: each value stands between newlines of its own."""
+    middle: a pattern that no longer text changes. close: forms of the mark, the longer ones first."""
 
     open: str
     middle: str
-    close: str
+    close: tuple[str, ...]
     end: str
-    newlines: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,7 @@ class Thought:
 THINK = Thought("<think>", "</think>")
 THOUGHTS = (
     Thought(
-        "<|channel|>analysis<|message|>",
-        "<|end|>",
-        "<|channel|>analysis",
-        "<|channel|>final<|message|>",
+        "<|channel|>analysis<|message|>", "<|end|>", "<|channel|>analysis", "<|channel|>final<|message|>"
     ),
     Thought("<|channel>thought", "<channel|>"),
     Thought("[THINK]", "[/THINK]"),
@@ -120,15 +116,27 @@ _MISTRAL: Mapping[str, tuple[str, ...]] = {"[TOOL_CALLS]": ()}
 _MISTRAL_HEAD = _NAME + r"(?:\[CALL_ID\]\s*(?P<id>\w+))?\s*(?:\[ARGS\])?" + _BRACE
 _HARMONY = ("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions.")
 _INVOKE = r'\s*(?:<invoke name=")?' + _NAME + '">'
+_CHANNELS = tuple(
+    f"<|channel|>{name}<|message|>" for name in ("commentary", "final", "final <|constrain|>json")
+)
+_CALL = "call:" + _NAME + _BRACE
+_GEMMA = ('<|"|>', "<|channel>", "<channel|>")
+_DSML = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
+
+
+def _tags(name: str, start: str, end: str = "", **more: Any) -> ToolFormat:
+    """Return a format with one mark before and after a call."""
+    return ToolFormat(name, (start,), {start: (end,) if end else ()}, **{"forced_prefix": start, **more})
+
 
 GENERIC = ToolFormat("generic", (), {_FENCE: ("```",)}, accepts_plain_json=True)
-HERMES = ToolFormat(
+HERMES = ToolFormat(  # and Qwen, SmolLM
     "hermes",
     ("<tool_call>",),
     {**_TAGGED, _FENCE: ("```",)},
     accepts_plain_json=True,
     forced_prefix="<tool_call>\n",
-)  # and Qwen, SmolLM
+)
 TABLE = (
     ToolFormat(
         "mistral-args",
@@ -138,14 +146,7 @@ TABLE = (
         forced_prefix="[TOOL_CALLS]{name}[ARGS]",
         other_markers=("[CALL_ID]", "[ARGS]"),
     ),
-    ToolFormat(
-        "mistral",
-        ("[TOOL_CALLS]",),
-        _MISTRAL,
-        head=_MISTRAL_HEAD,
-        forced_prefix="[TOOL_CALLS]",
-        calls_are_list=True,
-    ),
+    _tags("mistral", "[TOOL_CALLS]", head=_MISTRAL_HEAD, calls_are_list=True),
     ToolFormat(
         "deepseek-fenced",  # V3, R1
         ("<｜tool▁call▁begin｜>", "```json"),
@@ -171,119 +172,79 @@ TABLE = (
         forced_prefix="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
         other_markers=("<|tool_call_argument_begin|>",),
     ),
-    ToolFormat(
-        "granite",  # and Phi-4-mini
-        ("<|tool_call|>",),
-        {"<|tool_call|>": ("<|/tool_call|>",)},
-        forced_prefix="<|tool_call|>",
-        calls_are_list=True,
-    ),
-    ToolFormat(
+    _tags("granite", "<|tool_call|>", "<|/tool_call|>", calls_are_list=True),  # and Phi-4-mini
+    _tags(
         "command-r",
-        ("<|START_ACTION|>",),
-        {"<|START_ACTION|>": ("<|END_ACTION|>",)},
-        forced_prefix="<|START_ACTION|>",
-        keys=("tool_name", "parameters"),
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
         calls_are_list=True,
+        keys=("tool_name", "parameters"),
     ),
+    _tags("gigachat", "<|function_call|>"),  # 3.1
+    _tags("toolcall", "<TOOLCALL>", "</TOOLCALL>", calls_are_list=True),  # Nemotron Nano 2
     ToolFormat(
         "harmony",  # gpt-oss
         ("<|channel|>", "<|call|>"),
         dict.fromkeys(_HARMONY, ("<|call|>",)),
         head=_NAME + r"(?:<\|channel\|>\w+)?(?:\s*<\|constrain\|>\w*|\s+\w+)?\s*<\|message\|>" + _BRACE,
         forced_prefix="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
-        skipped=(
-            *(f"<|channel|>{channel}<|message|>" for channel in ("final", "final json", "commentary")),
-            "<|channel|>final <|constrain|>json<|message|>",
-            "<|start|>assistant",
-            "<|end|>",
-        ),
+        skipped=(*_CHANNELS, "<|start|>assistant", "<|end|>"),
         other_markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
     ),
-    ToolFormat(
-        "gemma",  # 4
-        ("<|tool_call>",),
-        {"<|tool_call>": ("<tool_call|>",)},
-        head="call:" + _NAME + _BRACE,
-        quote='<|"|>',
-        other_markers=('<|"|>', "<|channel>", "<channel|>"),
-    ),
-    ToolFormat(
-        "functiongemma",
-        ("<start_function_call>",),
-        {"<start_function_call>": ("<end_function_call>",)},
-        head="call:" + _NAME + _BRACE,
-        quote="<escape>",
-        other_markers=("<escape>",),
-    ),
+    _tags("gemma", "<|tool_call>", "<tool_call|>", head=_CALL, quote='<|"|>', other_markers=_GEMMA),  # 4
+    _tags("functiongemma", "<start_function_call>", "<end_function_call>", head=_CALL, quote="<escape>"),
     ToolFormat(
         "minimax",  # M2
         ("<minimax:tool_call>",),
         dict.fromkeys(("<minimax:tool_call>", '<invoke name="'), ("</minimax:tool_call>",)),
         head=_INVOKE,
-        pairs=KeyValueArguments('<parameter name="', '">', "</parameter>", "</invoke>"),
+        pairs=KeyValueArguments('<parameter name="', '">', ("</parameter>",), "</invoke>"),
     ),
     ToolFormat(
         "deepseek-dsml",  # V3.2, V4
         ("DSML", "invoke name="),
-        dict.fromkeys(
-            ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", '<｜DSML｜invoke name="'),
-            ("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
-        ),
-        head=_INVOKE.replace("<invoke", "<｜DSML｜invoke"),
+        dict.fromkeys((*_DSML, '<｜DSML｜invoke name="'), tuple(mark.replace("<", "</") for mark in _DSML)),
+        head=_INVOKE.replace("<", "<｜DSML｜", 1),
         pairs=KeyValueArguments(
-            '<｜DSML｜parameter name="', r'"(?: string="\w+")?>', "</｜DSML｜parameter>", "</｜DSML｜invoke>"
+            '<｜DSML｜parameter name="',
+            r'"(?: string="\w+")?>',
+            ("</｜DSML｜parameter>",),
+            "</｜DSML｜invoke>",
         ),
         other_markers=("｜DSML｜",),
     ),
-    ToolFormat(
+    _tags(
         "seed",
-        ("<seed:tool_call>",),
-        {"<seed:tool_call>": ("</seed:tool_call>",)},
+        "<seed:tool_call>",
+        "</seed:tool_call>",
         head=r"\s*<function=" + _NAME + ">",
-        pairs=KeyValueArguments("<parameter=", ">", "</parameter>", "</function>"),
+        pairs=KeyValueArguments("<parameter=", ">", ("</parameter>",), "</function>"),
     ),
     ToolFormat(
         "qwen-coder",
         ("<tool_call>", "<function=", "<parameter="),
         {**_TAGGED, "<function=": ("</tool_call>",)},
         head=r"\s*(?:<function=)?" + _NAME + ">",
-        pairs=KeyValueArguments("<parameter=", ">", "</parameter>", "</function>", newlines=True),
+        # A value stands between newlines of its own.
+        pairs=KeyValueArguments(
+            "<parameter=", r">(?:\n|(?=.))", ("\n</parameter>", "</parameter>"), "</function>"
+        ),
     ),
     ToolFormat(
         "glm",
         ("<tool_call>", "<arg_key>"),
         {"<tool_call>": ()},
         head=_NAME + "(?=<)",
-        pairs=KeyValueArguments("<arg_key>", r"</arg_key>\s*<arg_value>", "</arg_value>", "</tool_call>"),
+        pairs=KeyValueArguments("<arg_key>", r"</arg_key>\s*<arg_value>", ("</arg_value>",), "</tool_call>"),
     ),
-    ToolFormat(
+    _tags(
         "functionary",
-        ("<function=",),
-        {"<function=": ("</function>",)},
+        "<function=",
+        "</function>",
         head=_NAME + ">" + _BRACE,
         forced_prefix="<function={name}>",
     ),
-    ToolFormat(
-        "gigachat",  # 3.1
-        ("<|function_call|>",),
-        {"<|function_call|>": ()},
-        forced_prefix="<|function_call|>",
-    ),
-    ToolFormat(
-        "toolcall",  # Nemotron Nano 2
-        ("<TOOLCALL>",),
-        {"<TOOLCALL>": ("</TOOLCALL>",)},
-        forced_prefix="<TOOLCALL>",
-        calls_are_list=True,
-    ),
-    ToolFormat(
-        "tool-calls",  # Apriel, MiniMax M1
-        ("<tool_calls>",),
-        {"<tool_calls>": ("</tool_calls>",)},
-        forced_prefix="<tool_calls>",
-        calls_are_list=True,
-    ),
+    _tags("tool-calls", "<tool_calls>", "</tool_calls>", calls_are_list=True),  # Apriel, MiniMax M1
     HERMES,
     ToolFormat(
         "llama3",
@@ -305,7 +266,7 @@ def visible_control_tokens(
     text: Text, vocab: Vocab, form: ToolFormat, thought: Thought | None = None
 ) -> dict[int, bytes]:
     """Return the control tokens of the format and of thoughts, with their text for the parser."""
-    marks = (*form.markers, thought.open, thought.close) if thought else form.markers
+    marks = (*form.markers, *((thought.open, thought.close) if thought else ()))
     known = {mark: text.encode(mark, special=True, add_bos=False) for mark in marks}
     return {ids[0]: mark.encode() for mark, ids in known.items() if len(ids) == 1 and not vocab.piece(ids[0])}
 

@@ -115,12 +115,6 @@ class GrowingText:
         self.at += size if found else 0
         return found
 
-    def skip_newline(self) -> Wait[None]:
-        """Parse a newline if it is next."""
-        while self.at == len(self.text) and not self.ended:
-            yield
-        self.at += self.text.startswith("\n", self.at)
-
     def match(self, pattern: re.Pattern[str]) -> Wait[re.Match[str] | None]:
         """Match a pattern within MAX_HEAD characters. More text must not change how the pattern matches."""
         while True:
@@ -199,7 +193,7 @@ class GrowingText:
     def copy_string(self, write: Write, quote: str, *following: str) -> Wait[bool]:
         """Write the rest of a JSON string, without the end; return whether it is complete."""
         if quote != '"':
-            return (yield from self.copy_text(lambda part: write(escaped(part)), quote, following))
+            return (yield from self.copy_text(lambda part: write(escaped(part)), (quote,), following))
         while True:
             if found := PLAIN.match(self.text, self.at):
                 write(found[0])
@@ -223,18 +217,14 @@ class GrowingText:
     def copy_text(
         self,
         write: Write,
-        mark: str,
+        marks: tuple[str, ...],
         following: tuple[str, ...],
-        ends: tuple[str, ...] = (),
+        end: str = "",
         openers: tuple[str, ...] = (),
-        *,
-        newline: bool = False,
     ) -> Wait[bool]:
-        """Write the text before the last `mark` that fits; return whether there is one.
-        A mark fits if a text of `following` or `ends` is next, or nothing. Before `following` it is the last.
-        Before `ends`, it is the last unless another one fits before the next of `openers`.
-        newline: a newline before the mark is part of it."""
-        marks = (mark, "\n" + mark) if newline else (mark,)
+        """Write the text before the last of the marks that fits; return whether there is one.
+        A mark fits if a text of `following` or the end is next, or nothing. Before `following`, it is the
+        last. Before the end, it is the last unless another one fits before the next of `openers`."""
         first, later = marks_of(marks), marks_of((*marks, *openers))
         pending: list[str] = []  # text from a mark before `ends` on
         while True:
@@ -247,10 +237,10 @@ class GrowingText:
             if found not in marks:
                 break
             here, self.is_short = self.take(len(found)), False
-            after, _ = yield from self.peek(*following, *ends)
+            after, _ = yield from self.peek(*following, *([end] if end else []))
             if after or self.is_short:
                 write("".join(pending))
-                if after in following and after:
+                if after in following:
                     return True
                 pending = [here]
             else:
