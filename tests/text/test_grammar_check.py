@@ -63,7 +63,7 @@ def test_an_error_in_a_tools_schema_names_the_place(
             checker.check(from_schema(forced.json_schema, forced.name))
 
 
-def test_a_grammar_begins_after_the_thought() -> None:
+def test_a_grammar_begins_after_the_thought(checker: GrammarChecker) -> None:
     grammar = from_schema({"type": "integer"}).after_thought("<think>", "</think>", is_open=True)
     assert grammar.matches("Hm <think> 5 </think>\n\n5")
     assert not grammar.matches("5")
@@ -72,6 +72,9 @@ def test_a_grammar_begins_after_the_thought() -> None:
     assert grammar.matches("<think>5</think>5")
     assert grammar.matches("5")
     assert not grammar.matches("Hm</think>5")
+    checker.check(grammar)
+    with pytest.raises(UsageError, match=r"Invalid type: text \(at /items\)"):
+        checker.check(from_schema({"items": {"type": "text"}}).after_thought("a", "b", is_open=True))
 
 
 @pytest.mark.parametrize(

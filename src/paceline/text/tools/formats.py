@@ -99,7 +99,7 @@ class ToolFormat:
     def markers(self) -> tuple[str, ...]:
         """Texts that may be control tokens in a model's vocabulary."""
         marks = chain(self.start_markers, *self.start_markers.values(), self.skipped, self.other_markers)
-        return tuple(dict.fromkeys(mark for mark in marks if "`" not in mark))
+        return tuple(dict.fromkeys(mark for mark in (*marks, self.quote) if "`" not in mark))
 
 
 _TAGGED = {"<tool_call>": ("</tool_call>",)}
@@ -120,7 +120,7 @@ _CHANNELS = tuple(
     f"<|channel|>{name}<|message|>" for name in ("commentary", "final", "final <|constrain|>json")
 )
 _CALL = "call:" + _NAME + _BRACE
-_GEMMA = ('<|"|>', "<|channel>", "<channel|>")
+_GEMMA = ("<|channel>", "<channel|>")
 _DSML = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
 
 

@@ -48,7 +48,8 @@ class GrowingText:
     def __init__(self, text: str = "") -> None:
         self.text, self.at = text, 0
         self.ended = self.truncated = self.is_short = False
-        self._retained: list[str] | None = None
+        self._retained: list[str] | None = None  # what was parsed from `_start` on, before the last text came
+        self._start = 0
 
     @property
     def is_cut(self) -> bool:
@@ -58,24 +59,22 @@ class GrowingText:
     def feed(self, text: str) -> None:
         """Add text."""
         if self._retained is not None:
-            self._retained.append(self.text[: self.at])
+            self._retained.append(self.text[self._start : self.at])
         self.text = self.text[self.at :] + text
-        self.at = 0
+        self.at = self._start = 0
 
     def retain(self) -> None:
         """Begin to retain what is parsed, for `rewind`."""
-        self.release()
-        self.feed("")
-        self._retained, self.is_short = [], False
+        self._retained, self._start, self.is_short = [], self.at, False
 
     def release(self) -> None:
         self._retained = None
 
     def rewind(self) -> None:
         """Return to where `retain` was called."""
-        self.feed("")
-        self.text = "".join([*(self._retained or ()), self.text])
-        self.release()
+        if self._retained:
+            self.text = "".join([*self._retained, self.text])
+        self.at, self._retained = self._start, None
 
     def take(self, size: int) -> str:
         """Return the next characters, which are parsed then."""
