@@ -331,6 +331,11 @@ def test_a_call_is_passed_on_as_it_arrives() -> None:
     assert [delta.arguments for delta in stream.finish()] == ['"}']
 
 
+def test_an_end_may_be_missing() -> None:
+    for end in ("</function>\n", "</tool_call>"):
+        assert calls("qwen-coder", WRITTEN["qwen-coder"].replace(end, "")) == ("", [W, A])
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_arguments_of_a_truncated_call_are_no_json(name: str) -> None:
     form, written = FORMATS[name], WRITTEN[name]
@@ -391,13 +396,16 @@ def cut(text: str, at: list[int]) -> list[str]:
     return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-@given(TEXTS, st.lists(st.integers(0, 1 << 20), max_size=12), st.sampled_from(TABLE))
-def test_where_the_text_is_cut_does_not_matter(text: str, at: list[int], format_: ToolFormat) -> None:
-    whole = read(format_, text)
+@given(TEXTS, st.lists(st.integers(0, 1 << 20), max_size=12), st.sampled_from(TABLE), st.booleans())
+def test_where_the_text_is_cut_does_not_matter(
+    text: str, at: list[int], format_: ToolFormat, truncated: bool
+) -> None:
+    whole = AnswerParser(format_, TOOLS, numbers()).parse(text, cut=truncated)
+    assert truncated or all(isinstance(json.loads(call.arguments), dict) for call in whole.calls)
     for pieces in (cut(text, at), list(text)):
         stream = AnswerParser(format_, TOOLS, numbers())
         deltas = [delta for piece in pieces for delta in stream.feed(piece)]
-        assert AssistantMessage.of([*deltas, *stream.finish()]) == whole
+        assert AssistantMessage.of([*deltas, *stream.finish(cut=truncated)]) == whole
 
 
 @given(TEXTS, st.sampled_from(TABLE))

@@ -58,7 +58,7 @@ class CallParser:
             if not found or found["name"] not in self._tools:
                 return False
             if self._form.pairs:
-                is_whole = yield from self._parse_pairs(found["name"], self._form.pairs)
+                is_whole = yield from self._parse_pairs(found["name"], self._form.pairs, ends or ())
             else:
                 self._commit(found["name"], found.groupdict().get("id") or "")
                 is_whole = yield from text.copy_json(self._write, self._form.quote)
@@ -151,8 +151,9 @@ class CallParser:
             self._commit(call.name)
             self._write("".join(call.early))
 
-    def _parse_pairs(self, name: str, pairs: KeyValueArguments) -> Wait[bool | None]:
-        """Parse arguments that are pairs of names and values, as `_parse_json_call` does."""
+    def _parse_pairs(self, name: str, pairs: KeyValueArguments, ends: tuple[str, ...]) -> Wait[bool | None]:
+        """Parse arguments that are pairs of names and values, as `_parse_json_call` does. Their end may be
+        missing before the end marks of the call."""
         text, write, before = self._text, self._write, "{"
         pattern = re.compile(rf"(.{{0,200}}?){pairs.middle}", re.DOTALL)
         openers = tuple(self._form.start_markers)
@@ -173,14 +174,17 @@ class CallParser:
             if types == STRING:
                 write(before + '"')
                 copy = lambda part: write(escaped(part))  # noqa: E731
-            is_whole = yield from text.copy_text(copy, pairs.close, (pairs.open,), pairs.end, openers)
+            is_whole = yield from text.copy_text(
+                copy, pairs.close, (pairs.open,), (pairs.end, *ends), openers
+            )
             if not is_whole and text.is_cut:
                 return False
             write('"' if types == STRING else before + json_argument("".join(value), types))
             before = ", "
         if not text.is_cut:
             write("{}" if before == "{" else "}")
-        return mark == pairs.end
+        after, _ = yield from text.peek(*ends)
+        return mark == pairs.end or (not mark and after != "")
 
 
 def _object_in(string: str) -> str:

@@ -218,12 +218,12 @@ class GrowingText:
         write: Write,
         marks: tuple[str, ...],
         following: tuple[str, ...],
-        end: str = "",
+        ends: tuple[str, ...] = (),
         openers: tuple[str, ...] = (),
     ) -> Wait[bool]:
         """Write the text before the last of the marks that fits; return whether there is one.
-        A mark fits if a text of `following` or the end is next, or nothing. Before `following`, it is the
-        last. Before the end, it is the last unless another one fits before the next of `openers`."""
+        A mark fits if a text of `following` or `ends` is next, or nothing. Before `following` it is the last.
+        Before `ends` it is the last unless another one fits before the next of `openers`."""
         first, later = marks_of(marks), marks_of((*marks, *openers))
         pending: list[str] = []  # text from a mark before `ends` on
         while True:
@@ -236,7 +236,7 @@ class GrowingText:
             if found not in marks:
                 break
             here, self.is_short = self.take(len(found)), False
-            after, _ = yield from self.peek(*following, *([end] if end else []))
+            after, _ = yield from self.peek(*following, *ends)
             if after or self.is_short:
                 write("".join(pending))
                 if after in following:
