@@ -86,13 +86,13 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     ("name", "is_control"), [("<think>", False), ("[THINK]", True)], ids=["text", "control"]
 )
 @pytest.mark.parametrize(
-    "begun", ["", "<think>\\n", "<think>\\n\\n</think>\\n\\n"], ids=["free", "open", "closed"]
+    "opening", ["", "<think>\\n", "<think>\\n\\n</think>\\n\\n"], ids=["free", "open", "closed"]
 )
 def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
-    name: str, is_control: bool, begun: str, tmp_path: Path
+    name: str, is_control: bool, opening: str, tmp_path: Path
 ) -> None:
     open_, close = name, f"{name[0]}/{name[1:]}"
-    template = CHATML.replace("assistant\\n", f"assistant\\n{begun}").replace("think", name[1:-1])
+    template = CHATML.replace("assistant\\n", f"assistant\\n{opening}").replace("think", name[1:-1])
     template = template.replace("<THINK>", open_).replace("</THINK>", close) + "{# " + open_ + close + " #}"
     controls = (open_, close) if is_control else ()
     made = write_llama(tmp_path / "a.gguf", control_tokens=controls, chat_template=template)
@@ -104,14 +104,14 @@ def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
         ends = [llm.prompt_end(one.requests[0].prompt) for one in (free, bound)]
     assert free.new_parser
     assert bound.new_parser
-    is_open = begun.endswith("<think>\\n")
+    is_open = opening.endswith("<think>\\n")
     answer = free.new_parser().parse(f"a{close}b" if is_open else f"{open_}a{close}b")
     assert (answer.reasoning, answer.content) == ("a", "b")
     grammar = bound.requests[0].grammar
     assert grammar is not None
     assert grammar.matches("{}") == (not is_open or is_control)
     assert grammar.matches(f"a{close}\n\n{{}}") == (is_open and not is_control)
-    assert grammar.matches(f"{open_}a{close}\n\n{{}}") == ((is_open or not begun) and not is_control)
+    assert grammar.matches(f"{open_}a{close}\n\n{{}}") == ((is_open or not opening) and not is_control)
     assert ends[1].endswith(ends[0][-20:] + (f"{close}\n\n" if is_open and is_control else ""))
     assert bound.new_parser().parse("{}").content == ("" if is_open and not is_control else "{}")
 

@@ -9,14 +9,9 @@ from paceline.text.tools.growing_text import CONSTANTS
 
 Types = frozenset[str]
 
-ANY: Types = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
-STRING: Types = frozenset(("string",))
-INTEGER: Types = frozenset(("integer", "number"))
-NAMES = {str: STRING, bool: frozenset(("boolean",)), int: INTEGER, float: frozenset(("number",))} | {
-    list: frozenset(("array",)),
-    dict: frozenset(("object",)),
-    type(None): frozenset(("null",)),
-}
+NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+NAMES |= {type(None): "null"}
+ANY, STRING = Types(NAMES.values()), Types(["string"])
 MAX_SCHEMAS = 200  # within one another
 
 
@@ -35,7 +30,7 @@ def json_argument(text: str, types: Types) -> str:
     try:
         parsed = json.loads(value)
         json.dumps(parsed, allow_nan=False)
-        if "string" not in types or NAMES[type(parsed)] & types - STRING:
+        if "string" not in types or NAMES[type(parsed)] in types - STRING:
             return value
     except (ValueError, RecursionError):
         pass
@@ -59,7 +54,7 @@ def _types(schema: Any, root: Any, known: dict[int, Types]) -> Types:
     schema = _resolve(schema, root)
     if id(schema) in known or len(known) > MAX_SCHEMAS:
         return known.get(id(schema), ANY)
-    known[id(schema)] = frozenset()
+    known[id(schema)] = Types()
     types, named = ANY, schema.get("type")
     if isinstance(named, str | list):
         types &= frozenset(
@@ -67,10 +62,10 @@ def _types(schema: Any, root: Any, known: dict[int, Types]) -> Types:
         )
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        types &= frozenset[str]().union(*(NAMES[type(value)] for value in values))
+        types &= Types(NAMES[type(value)] for value in values)
     for key in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(key), list):
-            types &= frozenset[str]().union(*(_types(choice, root, known) for choice in choices))
+            types &= Types().union(*(_types(choice, root, known) for choice in choices))
     for part in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
         types &= _types(part, root, known)
     known[id(schema)] = types or ANY

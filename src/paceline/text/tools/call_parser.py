@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.text.messages import Tool
 from paceline.text.tools.argument_types import STRING, json_argument, property_types
 from paceline.text.tools.formats import KeyValueArguments, ToolFormat
 from paceline.text.tools.growing_text import GrowingText, Wait, Write, escaped
@@ -24,44 +23,38 @@ class _JsonCall:
     """A call in a JSON object, as far as it is parsed. early: arguments before the call begins."""
 
     name: str = ""
-    begun: bool = False
+    started: bool = False
     has_arguments: bool = False
     early: list[str] = field(default_factory=list)
 
 
+@dataclass
 class CallParser:
-    """A parser of the calls behind a mark.
+    """A parser of the calls behind a mark. tools: the parameters of each.
     begin: called with the name and the id of a call. write: called with parts of its arguments, as JSON."""
 
-    def __init__(
-        self,
-        text: GrowingText,
-        form: ToolFormat,
-        tools: Collection[Tool],
-        begin: Callable[[str, str], object],
-        write: Write,
-    ) -> None:
-        functions = [tool["function"] for tool in tools]
-        self._tools: dict[str, Any] = {one["name"]: one.get("parameters") or {} for one in functions}
-        self._text, self._form, self._begin, self._write = text, form, begin, write
-        self._head = re.compile(form.head or "(?!)")
+    text: GrowingText
+    form: ToolFormat
+    tools: Mapping[str, Any]
+    begin: Callable[[str, str], object]
+    write: Write
 
     def parse(self, opener: str) -> Wait[bool]:
         """Parse calls and their end marks; return whether there was one. An opener of plain JSON is unparsed.
         A call that breaks off is closed, and the text behind is none of it."""
-        ends, text = self._form.start_markers.get(opener), self._text
+        ends, text = self.form.start_markers.get(opener), self.text
         start, _ = yield from text.peek("{", "[")
         if start:
             is_whole = yield from self._parse_json_calls(strict=ends is None or "`" in opener)
         else:
-            found = yield from text.match(self._head)
-            if not found or found["name"] not in self._tools:
+            found = yield from text.match(re.compile(self.form.head or "(?!)"))
+            if not found or found["name"] not in self.tools:
                 return False
-            if self._form.pairs:
-                is_whole = yield from self._parse_pairs(found["name"], self._form.pairs, ends or ())
+            if self.form.pairs:
+                is_whole = yield from self._parse_pairs(found["name"], self.form.pairs, ends or ())
             else:
                 self._commit(found["name"], found.groupdict().get("id") or "")
-                is_whole = yield from text.copy_json(self._write, self._form.quote)
+                is_whole = yield from text.copy_json(self.write, self.form.quote)
         if is_whole is None:
             return False
         for mark in ends if ends and is_whole else ():
@@ -72,13 +65,13 @@ class CallParser:
 
     def _commit(self, name: str, id_: str = "") -> None:
         """Begin a call: from here on, the text is no content."""
-        self._text.release()
-        self._begin(name, id_)
+        self.text.release()
+        self.begin(name, id_)
 
     def _parse_json_calls(self, *, strict: bool) -> Wait[bool | None]:
         """Parse calls in a list or in sequence, each an object. Return whether all are complete, or None if
         there are none. strict: a call has arguments."""
-        text = self._text
+        text = self.text
         is_list = yield from text.accept("[")
         is_whole = yield from self._parse_json_call(strict=strict)
         while is_whole:
@@ -96,7 +89,7 @@ class CallParser:
 
     def _parse_json_call(self, *, strict: bool) -> Wait[bool | None]:
         """Parse a call in an object; return whether it is complete, or None if it is no call."""
-        text, call, depth, is_first = self._text, _JsonCall(), 1, True
+        text, call, depth, is_first = self.text, _JsonCall(), 1, True
         is_whole = bool((yield from text.accept("{")))
         while is_whole and depth:
             mark = yield from text.accept("}", *([] if is_first else [","]))
@@ -111,20 +104,20 @@ class CallParser:
                 depth, is_first = depth + 1, True
             else:
                 is_whole, is_first = (yield from self._parse_member(call, found[1], strict=strict)), False
-        if not call.begun and not (is_whole and call.name and (call.has_arguments or not strict)):
+        if not call.started and not (is_whole and call.name and (call.has_arguments or not strict)):
             return None
         self._begin_json_call(call)
         if not call.has_arguments and not text.is_cut:
-            self._write("{}")
+            self.write("{}")
         return is_whole
 
     def _parse_member(self, call: _JsonCall, key: str, *, strict: bool) -> Wait[bool]:
         """Parse a value in the object of a call; return whether it is complete and may be there."""
-        text = self._text
+        text = self.text
         kind, size = yield from text.peek("{", '"')
         if key in NAMES and not call.name:
             found = (yield from text.match(VALUE)) if kind == '"' else None
-            if not found or found[1] not in self._tools:
+            if not found or found[1] not in self.tools:
                 return False
             call.name = found[1]
             if not strict:
@@ -136,27 +129,27 @@ class CallParser:
             call.has_arguments = True
             if call.name:
                 self._begin_json_call(call)
-            return (yield from text.copy_json(self._write if call.begun else call.early.append))
+            return (yield from text.copy_json(self.write if call.started else call.early.append))
         text.at += size
         parts: list[str] = []
         is_whole = yield from text.copy_string(parts.append, '"')
         value = _object_in("".join(parts))
         call.has_arguments = bool(value)
-        (self._write if call.begun else call.early.append)(value)
+        (self.write if call.started else call.early.append)(value)
         return is_whole
 
     def _begin_json_call(self, call: _JsonCall) -> None:
-        if not call.begun:
-            call.begun = True
+        if not call.started:
+            call.started = True
             self._commit(call.name)
-            self._write("".join(call.early))
+            self.write("".join(call.early))
 
     def _parse_pairs(self, name: str, pairs: KeyValueArguments, ends: tuple[str, ...]) -> Wait[bool | None]:
         """Parse arguments that are pairs of names and values, as `_parse_json_call` does. Their end may be
         missing before the end marks of the call."""
-        text, write, before = self._text, self._write, "{"
+        text, write, before = self.text, self.write, "{"
         pattern = re.compile(rf"(.{{0,200}}?){pairs.middle}", re.DOTALL)
-        openers = tuple(self._form.start_markers)
+        openers = tuple(self.form.start_markers)
         after, _ = yield from text.peek(pairs.open, pairs.end)
         if not after:
             return None
@@ -167,7 +160,7 @@ class CallParser:
             if not found:
                 break
             key = found[1].strip()
-            types = property_types(self._tools[name], key)
+            types = property_types(self.tools[name], key)
             before += json.dumps(key, ensure_ascii=False) + ": "
             value: list[str] = []
             copy: Write = value.append

@@ -41,8 +41,8 @@ class Thought:
 
     def is_open(self, prompt: str, answer: str = "") -> bool:
         """Return whether an answer begins within a thought, after a prompt and a given beginning."""
-        begun = (self.open if prompt.rstrip().endswith(self.open.rstrip()) else "") + answer
-        return begun.rfind(self.open) > begun.rfind(self.close)
+        text = (self.open if prompt.rstrip().endswith(self.open.rstrip()) else "") + answer
+        return text.rfind(self.open) > text.rfind(self.close)
 
     def is_closed(self, prompt: str) -> bool:
         """Return whether a prompt has a thought already."""

@@ -125,60 +125,49 @@ class GrowingText:
                 return found
             yield
 
-    def copy_json(self, write: Write, quote: str = '"') -> Wait[bool]:
-        """Write the JSON value that is next; return whether it is complete.
+    def copy_json(self, write: Write, quote: str = '"', before: str = "", depth: int = 0) -> Wait[bool]:
+        """Write `before` and the JSON value that is next; return whether it is complete.
         Accepted are control characters and stray backslashes in strings, a comma before an end, keys without
         quotes, Python's constants, and strings in `quote`. A broken value is closed where it breaks. One that
         truncation breaks off stays open, so that nobody takes it for a whole one."""
-        ends: list[str] = []  # of open strings, lists and objects
-        before, after_key, after_value = "", False, False
+        opener, size = yield from self.peek(quote, '"', "{", "[")
+        if not opener:
+            found = yield from self.match(SCALAR)
+            value = found and (found[1] if NUMBER.fullmatch(found[1]) else CONSTANTS.get(found[1]))
+            write(before + value if value else "")
+            self.at = found.start() if found and not value else self.at
+            return bool(value)
+        if depth > MAX_JSON_DEPTH:
+            return False
+        self.at += size
+        write(before + opener.replace(quote, '"'))
+        end = {"{": "}", "[": "]"}.get(opener, '"')
+        if end == '"':
+            is_whole = yield from self.copy_string(write, opener, ",", "}", "]")
+        else:
+            is_whole = yield from self._copy_items(write, quote, end, depth + 1)
+        if is_whole or not self.is_cut:
+            write(end)
+        return is_whole
+
+    def _copy_items(self, write: Write, quote: str, end: str, depth: int) -> Wait[bool]:
+        """Write the rest of a list or object, without the end; return whether it is complete."""
+        before = ""
         while True:
-            opener, size = yield from self.peek(quote, '"', *"{}[],")
-            if ends and opener == ends[-1] and not after_key:
-                self.at += size
-                write(ends.pop())
-                after_value = True
-            elif after_value:
-                if opener != ",":
-                    break
-                self.at += size
-                before, after_value = ", ", False
-                continue
-            elif ends[-1:] == ["}"] and not after_key:
-                if not (key := (yield from self._parse_key(quote))):
-                    break
-                before, after_key = f"{before}{key}: ", True
-                continue
-            elif opener in ("{", "["):
-                if len(ends) == MAX_JSON_DEPTH:
-                    break
-                self.at += size
-                write(before + opener)
-                ends.append("}" if opener == "{" else "]")
-                before, after_key = "", False
-                continue
-            elif opener in (quote, '"'):
-                self.at += size
-                write(before + '"')
-                ends.append('"')
-                if not (yield from self.copy_string(write, opener, ",", "}", "]")):
-                    break
-                write(ends.pop())
-            else:
-                found = None if opener else (yield from self.match(SCALAR))
-                if found is None:
-                    break
-                value = found[1] if NUMBER.fullmatch(found[1]) else CONSTANTS.get(found[1])
-                if value is None:
-                    self.at = found.start()
-                    break
-                write(before + value)
-            after_key, after_value = False, True
-            if not ends:
+            mark = yield from self.accept(end, *([","] if before else []))
+            if mark == "," and before:
+                mark = yield from self.accept(end)
+            elif before and not mark:
+                return False
+            if mark:
                 return True
-        if not self.is_cut:
-            write("".join(reversed(ends)))
-        return False
+            if end == "}":
+                if not (key := (yield from self._parse_key(quote))):
+                    return False
+                before += key + ": "
+            if not (yield from self.copy_json(write, quote, before, depth)):
+                return False
+            before = ", "
 
     def _parse_key(self, quote: str) -> Wait[str]:
         """Return the key that is next, as JSON, with its colon parsed; "" if there is none."""

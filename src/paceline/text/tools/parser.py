@@ -101,7 +101,8 @@ class AnswerParser:
         self._marks = marks_of((*starts, *form.skipped, *([thought.open] if thought else [])))
         self._deltas: list[MessageDelta] = []
         self._parts: list[str] = []  # of the same kind, for the next delta
-        self._calls = CallParser(self._text, form, tools, self._begin_call, self._parts.append)
+        parameters = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+        self._calls = CallParser(self._text, form, parameters, self._begin_call, self._parts.append)
         self._kind: str | int = ""  # content, reasoning, or the index of a call
         self._space: list[str] = []  # white space that is dropped at the end, or before a call
         self._is_fresh = True  # no content since the beginning, or the last call or thought
