@@ -116,6 +116,27 @@ def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
     assert bound.new_parser().parse("{}").content == ("" if is_open and not is_control else "{}")
 
 
+DEMANDING = """{% for tool in tools or [] %}{{ "" + tool.function.description }}
+{%- for name, one in tool.function.parameters.properties.items() %}{{ name + one.description + one.type }};
+{%- endfor %}
+{%- endfor %}"""
+
+
+def test_a_tool_lacks_nothing_that_a_template_expects(tmp_path: Path) -> None:
+    types = {
+        "a": {"type": ["integer", "null"]},
+        "b": {"anyOf": [{"type": "number"}]},
+        "c": True,
+        "d": {"enum": ["x"]},
+    }
+    functions = [{"name": "f", "parameters": {"properties": types}}, {"name": "g"}]
+    tools = [{"type": "function", "function": function} for function in functions]
+    made = write_llama(tmp_path / "a.gguf", chat_template=TEMPLATES["hermes"] + DEMANDING)
+    with paceline.load(made, drafters="none", threads=1, n_ctx=2048) as llm:
+        text = b"".join(map(llm.target.vocab.piece, llm.chat_tokens("hi", tools))).decode()
+    assert "ainteger;bnumber;cstring;dstring;" in text
+
+
 @pytest.fixture
 def marked(tmp_path: Path) -> Iterator[LLM]:
     """A model to which [TOOL_CALLS] and [ARGS] are control tokens, with a template of its own for tools."""

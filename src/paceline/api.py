@@ -12,7 +12,7 @@ from paceline.request_handle import Generation, RequestHandle
 from paceline.request_options import RequestOptions
 from paceline.settings import Drafting, make_settings
 from paceline.speculative import validation as typed
-from paceline.speculative.errors import BatchError, ContextError, UsageError
+from paceline.speculative.errors import BatchError, ContextError, ModelError, UsageError
 from paceline.speculative.interfaces import UNLIMITED, Drafter
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.speculative.request import GenerationRequest
@@ -22,7 +22,7 @@ from paceline.text.detokenizer import visible_pieces
 from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.tools import formats as tool_formats
-from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support
+from paceline.text.tools.support import ToolSupport, adapt_messages, complete_tool, detect_tool_support
 
 if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
@@ -117,7 +117,13 @@ class LLM:
         if functions or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
             messages, template_tools = adapt_messages(self.tool_support, messages, functions)
         answer = typed.text("answer", answer)
-        tokens = encode_chat(text, vocab, messages, template_tools, variables, answer=answer)
+        try:
+            tokens = encode_chat(text, vocab, messages, template_tools, variables, answer=answer)
+        except ModelError:
+            if not template_tools:
+                raise
+            template_tools = list(map(complete_tool, template_tools))
+            tokens = encode_chat(text, vocab, messages, template_tools, variables, answer=answer)
         # Most templates have BOS already.
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)

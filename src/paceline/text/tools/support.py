@@ -12,6 +12,7 @@ from typing import Any
 from paceline.speculative.errors import ModelError
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool
+from paceline.text.tools.argument_types import property_types
 from paceline.text.tools.formats import HERMES, Thought, ToolFormat, format_of, thought_of
 
 NAME, KEY, VALUE, RESULT = "probe_tool", "probe_key", "probe_value", "probe_result"
@@ -105,6 +106,18 @@ def adapt_messages(
         return messages, None
     described = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _insert_instructions(messages, INTRODUCTION.format(tools=described)), None
+
+
+def complete_tool(tool: Tool) -> Tool:
+    """Return a tool with what some chat templates expect: a description and one type of everything."""
+    function = {"description": "", **tool["function"]}
+    parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+    properties = dict(parameters["properties"]) if isinstance(parameters["properties"], dict) else {}
+    for name, schema in properties.items():
+        types = property_types(parameters, name) - {"null"}
+        kind = next((one for one in ("string", "number", *types) if one in types), "string")
+        properties[name] = {"description": "", **(schema if isinstance(schema, dict) else {}), "type": kind}
+    return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
 
 
 def _native_message(can: ToolSupport, message: Message) -> Message:
