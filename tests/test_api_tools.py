@@ -12,9 +12,12 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline.api import LLM
+from paceline.server.convert import from_chat
+from paceline.server.schemas import ChatRequest
+from paceline.server.service import ServerLimits
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import force_call
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.parser import AnswerParser
 from real_model import smollm2
 from tool_templates import CHATML, TEMPLATES
 
@@ -59,7 +62,7 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     assert must is not None
     assert must.prefix == "<tool_call>\n"
     prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.prefix)
-    reader = ToolCallParser(must.format, choice.tools)
+    reader = AnswerParser(must.format, choice.tools)
     deltas = reader.feed(must.prefix)
     with real.stream(prompt, max_tokens=120, json_schema=must.json_schema, plain=plain) as stream:
         for piece in stream:
@@ -73,10 +76,65 @@ def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
     assert arguments["days"] in (1, 2)
     again = [
         {"role": "user", "content": "How warm is it in Bonn?"},
-        ToolCallParser(must.format, choice.tools, prefix=must.prefix).parse(stream.result().text).openai(),
+        AnswerParser(must.format, choice.tools, prefix=must.prefix).parse(stream.result().text).openai(),
         {"role": "tool", "tool_call_id": "1", "content": "20 degrees"},
     ]
     assert len(real.chat_tokens(again, choice.tools)) > len(prompt) + len(stream.result().tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_control"), [("<think>", False), ("[THINK]", True)], ids=["text", "control"]
+)
+@pytest.mark.parametrize(
+    "opening", ["", "<think>\\n", "<think>\\n\\n</think>\\n\\n"], ids=["free", "open", "closed"]
+)
+def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
+    name: str, is_control: bool, opening: str, tmp_path: Path
+) -> None:
+    open_, close = name, f"{name[0]}/{name[1:]}"
+    template = CHATML.replace("assistant\\n", f"assistant\\n{opening}").replace("think", name[1:-1])
+    template = template.replace("<THINK>", open_).replace("</THINK>", close) + "{# " + open_ + close + " #}"
+    controls = (open_, close) if is_control else ()
+    made = write_llama(tmp_path / "a.gguf", control_tokens=controls, chat_template=template)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    with paceline.load(made, drafters="none", threads=1, n_ctx=512) as llm:
+        free = from_chat(llm, ServerLimits(), ChatRequest(**chat))
+        schema: Any = {"response_format": {"type": "json_object"}}
+        bound = from_chat(llm, ServerLimits(), ChatRequest(**chat, **schema))
+        ends = [llm.prompt_end(one.requests[0].prompt) for one in (free, bound)]
+    assert free.new_parser
+    assert bound.new_parser
+    is_open = opening.endswith("<think>\\n")
+    answer = free.new_parser().parse(f"a{close}b" if is_open else f"{open_}a{close}b")
+    assert (answer.reasoning, answer.content) == ("a", "b")
+    grammar = bound.requests[0].grammar
+    assert grammar is not None
+    assert grammar.matches("{}") == (not is_open or is_control)
+    assert grammar.matches(f"a{close}\n\n{{}}") == (is_open and not is_control)
+    assert grammar.matches(f"{open_}a{close}\n\n{{}}") == ((is_open or not opening) and not is_control)
+    assert ends[1].endswith(ends[0][-20:] + (f"{close}\n\n" if is_open and is_control else ""))
+    assert bound.new_parser().parse("{}").content == ("" if is_open and not is_control else "{}")
+
+
+DEMANDING = """{% for tool in tools or [] %}{{ "" + tool.function.description }}
+{%- for name, one in tool.function.parameters.properties.items() %}{{ name + one.description + one.type }};
+{%- endfor %}
+{%- endfor %}"""
+
+
+def test_a_tool_lacks_nothing_that_a_template_expects(tmp_path: Path) -> None:
+    types = {
+        "a": {"type": ["integer", "null"]},
+        "b": {"anyOf": [{"type": "number"}]},
+        "c": True,
+        "d": {"enum": ["x"]},
+    }
+    functions = [{"name": "f", "parameters": {"properties": types}}, {"name": "g"}]
+    tools = [{"type": "function", "function": function} for function in functions]
+    made = write_llama(tmp_path / "a.gguf", chat_template=TEMPLATES["hermes"] + DEMANDING)
+    with paceline.load(made, drafters="none", threads=1, n_ctx=2048) as llm:
+        text = b"".join(map(llm.target.vocab.piece, llm.chat_tokens("hi", tools))).decode()
+    assert "ainteger;bnumber;cstring;dstring;" in text
 
 
 @pytest.fixture

@@ -21,16 +21,18 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.sampling_settings import MIROSTAT, Breakers
 from paceline.text.chat_template import encode_chat
+from paceline.text.detokenizer import visible_pieces
 from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Message, Prompt, parse_messages, parse_tools, template_variables, texts_in
 from paceline.text.token_texts import logit_biases, sequence_breakers
 from paceline.text.tools import formats as tool_formats
-from paceline.text.tools.support import ToolSupport, adapt_messages, detect_tool_support
+from paceline.text.tools.support import ToolSupport, adapt_messages, complete_tool, detect_tool_support
 
 if TYPE_CHECKING:
     from paceline.storage.remembered import AnswerHistory
 
 
+N_END_TOKENS = 32  # more than the mark of a thought has
 MIN_SCANNED_CHARACTERS = 1 << 16  # a prompt of at most this length is always tokenised
 
 
@@ -140,9 +142,13 @@ class LLM:
             messages, template_tools = adapt_messages(self.tool_support, messages, functions)
         answer = typed.text("answer", answer)
         going_on = typed.boolean("continue_final", continue_final)
-        tokens = encode_chat(
-            text, vocab, messages, template_tools, variables, answer=answer, continue_final=going_on
-        )
+        encode = partial(encode_chat, text, vocab, messages, answer=answer, continue_final=going_on)
+        try:
+            tokens = encode(template_tools, variables)
+        except ModelError:
+            if not template_tools:
+                raise
+            tokens = encode(list(map(complete_tool, template_tools)), variables)
         # Most templates have BOS already.
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
@@ -150,9 +156,16 @@ class LLM:
 
     @cached_property
     def visible_control_tokens(self) -> Mapping[int, bytes]:
-        """The argument `spelled` of `stream` for an answer that is parsed for tool calls."""
-        form = self.tool_support.format
-        return tool_formats.visible_control_tokens(self.target.text, self.target.vocab, form)
+        """The argument `spelled` of `stream` for an answer that is parsed for thoughts and tool calls."""
+        support = self.tool_support
+        return tool_formats.visible_control_tokens(
+            self.target.text, self.target.vocab, support.format, support.thought
+        )
+
+    def prompt_end(self, prompt: Sequence[int]) -> str:
+        """Return the text of a prompt's last tokens, in which an open thought can be seen."""
+        pieces = visible_pieces(self.target.vocab.piece, self.visible_control_tokens)
+        return b"".join(map(pieces, prompt[-N_END_TOKENS:])).decode(errors="replace")
 
     def sampling(self, **fields: Any) -> Sampling:
         """Return the settings of a sampler, with texts as this model's tokens.

@@ -10,7 +10,7 @@ import pytest
 from paceline.text.grammar_source import from_schema
 from paceline.text.messages import Tool, parse_tool_choice
 from paceline.text.tools.formats import TABLE, ToolFormat, force_call
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.parser import AnswerParser
 
 NODE = {
     "type": "object",
@@ -50,7 +50,7 @@ def test_what_satisfies_the_schema_is_a_call(format_: ToolFormat, choice: Any) -
     syntax = from_schema(must.json_schema)
     said = spelled(must.format, must.prefix, "chain", RIGHT)
     assert syntax.matches(said)
-    answer = ToolCallParser(must.format, [CHAIN, TIME], prefix=must.prefix).parse(said)
+    answer = AnswerParser(must.format, [CHAIN, TIME], prefix=must.prefix).parse(said)
     assert answer.content == ""
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [("chain", RIGHT)]
     wrongs: list[Any] = [{"first": {"next": {}, "n": 2}}, {}, {"first": {"n": "2"}}, []]

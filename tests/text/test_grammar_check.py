@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from paceline.speculative.errors import PacelineError, TooSlowError, UsageError
 from paceline.text import worker_process
 from paceline.text.grammar_source import GrammarChecker, GrammarSource, from_pattern, from_schema
+from paceline.text.messages import parse_tool_choice
+from paceline.text.tools.formats import TABLE, force_call
 from schemas import ENDLESS, SLOW, chain
+
+FUNCTIONARY = next(one for one in TABLE if one.name == "functionary")
 
 
 @pytest.fixture
@@ -35,6 +40,41 @@ def test_one_process_checks_one_grammar_after_the_other(checker: GrammarChecker)
         checker.check(from_schema(False))
     checker.check(from_schema(chain(200)))
     assert process(checker) == first
+
+
+@pytest.mark.parametrize(
+    ("choice", "complaint"),
+    [
+        ("required", "the schema of the tools cannot be used: .* \\(at tools\\[1\\]/\\$defs/a\\)"),
+        ({"function": {"name": "bad"}}, "tools\\[1\\]: the schema of .* \\(at /\\$defs/a\\)"),
+        ("auto", ""),
+    ],
+)
+def test_an_error_in_a_tools_schema_names_the_place(
+    choice: Any, complaint: str, checker: GrammarChecker
+) -> None:
+    bad = {"properties": {"x": {"items": {"$ref": "#/$defs/a"}}}, "$defs": {"a": {"not": {"type": "null"}}}}
+    functions = [{"name": "good"}, {"name": "bad", "parameters": bad}]
+    tools = [{"type": "function", "function": function} for function in functions]
+    forced = force_call(FUNCTIONARY, parse_tool_choice(tools, choice))
+    assert (forced is None) == (choice == "auto")
+    if forced is not None:
+        with pytest.raises(UsageError, match=complaint):
+            checker.check(from_schema(forced.json_schema, forced.name))
+
+
+def test_a_grammar_begins_after_the_thought(checker: GrammarChecker) -> None:
+    grammar = from_schema({"type": "integer"}).after_thought("<think>", "</think>", is_open=True)
+    assert grammar.matches("Hm <think> 5 </think>\n\n5")
+    assert not grammar.matches("5")
+    assert not grammar.matches("Hm </think> 5 </think>5")
+    grammar = from_pattern("[0-9]").after_thought("<think>", "</think>", is_open=False)
+    assert grammar.matches("<think>5</think>5")
+    assert grammar.matches("5")
+    assert not grammar.matches("Hm</think>5")
+    checker.check(grammar)
+    with pytest.raises(UsageError, match=r"Invalid type: text \(at /items\)"):
+        checker.check(from_schema({"items": {"type": "text"}}).after_thought("a", "b", is_open=True))
 
 
 @pytest.mark.parametrize(

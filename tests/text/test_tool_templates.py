@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,8 @@ import pytest
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool, parse_messages
 from paceline.text.template_process import render
-from paceline.text.tools.formats import HERMES, format_of
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.formats import GENERIC, HERMES, THINK
+from paceline.text.tools.parser import AnswerParser
 from paceline.text.tools.support import adapt_messages, detect_tool_support
 from tool_templates import CHATML, TEMPLATES, tokenizer_of
 
@@ -64,11 +66,13 @@ class Templated(Text):
         raise NotImplementedError
 
 
-def taken(name: str, messages: list[Message]) -> tuple[list[Message], list[Tool] | None]:
+def taken(template: str, messages: list[Message]) -> tuple[list[Message], list[Tool] | None]:
     """Adapt messages and tools to the template, with ids in Mistral's form for Mistral."""
-    if name == "mistral":
-        messages = json.loads(json.dumps(messages).replace("functions.weather:0", "abcdefgh0"))
-    return adapt_messages(detect_tool_support(Templated(TEMPLATES[name])), messages, TOOLS)
+    can = detect_tool_support(Templated(template))
+    if can.format.name.startswith("mistral"):
+        for long, short in (("functions.weather:0", "abcdefgh0"), ("functions.time_now:1", "abcdefgh1")):
+            messages = json.loads(json.dumps(messages).replace(long, short))
+    return adapt_messages(can, messages, TOOLS)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -78,7 +82,7 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dic
     from transformers.utils.chat_template_utils import render_jinja_template
 
     tokenizer = tokenizer_of(TEMPLATES[name])
-    messages, tools = taken(name, TURNS)
+    messages, tools = taken(TEMPLATES[name], TURNS)
     for given in (tools, None):
         told: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, **variables}
         if any(None in message.values() for message in messages):  # apply_chat_template would leave it out
@@ -101,32 +105,49 @@ def test_a_template_for_tools_is_known_for_one(name: str) -> None:
     assert can.empty_content == ({"content": None} if name == "deepseek-fenced" else {})
 
 
-ENDS = ["</s>", "<|im_end|>\n", "<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<|end_of_text|>\n"]
-ENDS += ["<|END_OF_TURN_TOKEN|>"]
+ENDS = ["</s>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<｜end▁of▁sentence｜>", "<|end_of_text|>", "[e~["]
+ENDS += ["<|END_OF_TURN_TOKEN|>", "<|call|>", "<|message_sep|>", "</assistant>", "<seed:eos>", "<|role_end|>"]
+ENDS += ["<SPECIAL_12>", "<sep>", "<end_of_sentence>", "<turn|>", "<|tool_response>"]
+# Templates of models, where llama.cpp's sources are at hand. Some have a format that is not known here.
+OTHERS = sorted(Path(os.environ.get("LLAMA_CPP", "none"), "models", "templates").glob("*.jinja"))
+ALL_TEMPLATES = TEMPLATES | {file.stem: file.read_text("utf-8") for file in OTHERS}
+UNKNOWN = ("]<]minimax[>[", "<role>", "<|START_THINKING|><|END_THINKING|>")
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
-    said: Message = {**CALLED, "tool_calls": [CALL, call("time_now", "{}", "functions.time_now:1")]}
-    if name == "llama3":  # one at a time
+@pytest.mark.parametrize("name", ALL_TEMPLATES)
+def test_calls_and_thoughts_are_read_back_from_what_the_template_writes(name: str) -> None:
+    template, said = ALL_TEMPLATES[name], {**CALLED, "reasoning_content": "Hm."}
+    can = detect_tool_support(Templated(template))
+    if not can.native or can.format == GENERIC or any(mark in template for mark in UNKNOWN):
+        pytest.skip("another format, or none")
+    said["tool_calls"] = [CALL, call("time_now", "{}", "functions.time_now:1")]
+    if can.format.name == "llama3":  # one at a time
         del said["tool_calls"][1:]
-    turns = parse_messages([ASKED, said])
-    if name == "mistral":
-        turns = json.loads(json.dumps(turns).replace("functions.time_now:1", "abcdefgh1"))
-    messages, tools = taken(name, turns)
-    template = TEMPLATES[name]
-    prompt = render(template, messages[:1], tools, bos_token="<s>", eos_token="</s>")
-    whole = render(template, messages, tools, add_generation_prompt=False, bos_token="<s>", eos_token="</s>")
-    assert whole.startswith(prompt)
-    written = whole[len(prompt) :]
+    messages, tools = taken(template, parse_messages([ASKED, said]))
+    given: dict[str, Any] = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "enable_thinking": True,
+        "thinking": True,
+    }
+    prompt = render(template, messages[:1], tools, **given)
+    whole = render(template, messages, tools, add_generation_prompt=False, **given)
+    thought = can.thought or THINK
+    thinking, start = thought.is_open(prompt), len(prompt)
+    if not whole.startswith(prompt):
+        start = prompt.rfind(thought.open)
+        thinking = not whole.startswith(thought.open, start)
+    written = whole[start:]
+    thinking &= thought.close in written  # some templates leave out the thought that they open
     for end in ENDS:
-        written = written.removesuffix(end)
-    answer = ToolCallParser(format_of(template), TOOLS).parse(written)
+        written = written.strip().removesuffix(end)
+    answer = AnswerParser(can.format, TOOLS, thought=thought, thinking=thinking).parse(written)
     assert answer.content == ""
+    assert answer.reasoning == ("Hm." if "Hm." in written else "")
     made = [(call.name, json.loads(call.arguments)) for call in answer.calls]
-    wanted = [tool_call["function"] for tool_call in turns[1]["tool_calls"]]
-    assert made == [(one["name"], one["arguments"]) for one in wanted]
-    if name == "kimi":
+    wanted = [tool_call["function"] for tool_call in said["tool_calls"]]
+    assert made == [(one["name"], json.loads(one["arguments"])) for one in wanted if one["name"] in written]
+    if can.format.name == "kimi":
         assert [call.id for call in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
 
 
@@ -149,7 +170,7 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
     for tool in TOOLS:
         assert f"\n{json.dumps(tool, ensure_ascii=False)}\n" in head["content"]
     assert head["content"].startswith("Be kind.\n\n# Tools\n" if system else "# Tools\n")
-    answer = ToolCallParser(HERMES, TOOLS).parse(called["content"])
+    answer = AnswerParser(HERMES, TOOLS).parse(called["content"])
     assert answer.content == "Let me see."
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})

@@ -11,19 +11,20 @@ from functools import partial
 from typing import Any
 
 from paceline.api import LLM
+from paceline.server.chat_messages import one_system_message, readable_parts
 from paceline.server.schemas import ChatRequest, CompletionRequest, ResponseFormat, SamplingRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED
-from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.text.chat_template import control_texts
 from paceline.text.fill_in_the_middle import infill_tokens
 from paceline.text.grammar_source import GrammarSource, from_schema, parse_grammar
 from paceline.text.messages import content_text, parse_tool_choice
-from paceline.text.tools.formats import force_call
-from paceline.text.tools.parser import ToolCallParser
+from paceline.text.tools.formats import THINK, force_call
+from paceline.text.tools.parser import AnswerParser
 
 SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, name)]
 
@@ -31,11 +32,11 @@ SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, n
 @dataclass(frozen=True)
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
-    new_parser: makes the parser of an answer's tool calls; None without tools.
+    new_parser: makes the parser of an answer's thoughts and tool calls; None if there are neither.
     notes: what was left out of the request or changed, one line each."""
 
     requests: Sequence[GenerationRequest]
-    new_parser: Callable[[], ToolCallParser] | None = None
+    new_parser: Callable[[], AnswerParser] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -96,20 +97,34 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     elif request.top_logprobs is not None:
         raise UsageError("top_logprobs: needs logprobs: true")
     choice = parse_tool_choice(request.tools, request.tool_choice)
-    new_parser, prefix, grammar = None, "", request_grammar(request)
-    if choice.tools:
-        form = llm.tool_support.format
-        forced = force_call(form, choice)
-        if forced is not None:
-            if grammar is not None:
-                raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
-            form, prefix, grammar = forced.format, forced.prefix, from_schema(forced.json_schema)
-        new_parser = partial(ToolCallParser, form, choice.tools, prefix=prefix)
-        fields["visible_control_tokens"] = llm.visible_control_tokens
-    tokens = chat_prompt(llm, request, choice.tools, notes, prefix)
+    grammar, prefix, form = request_grammar(request), "", llm.tool_support.format
+    thought = llm.tool_support.thought
+    tokens = chat_prompt(llm, request, choice.tools, notes)
+    end = llm.prompt_end(tokens)
+    is_open = thought is not None and thought.is_open(end)
+    forced, thinks = force_call(form, choice), True
+    if forced is not None:
+        if grammar is not None:
+            raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
+        form, prefix, thinks = forced.format, forced.prefix, False
+        grammar = from_schema(forced.json_schema, forced.name)
+    elif grammar is not None and thought is not None and not thought.is_closed(end):
+        # A grammar has no control tokens.
+        thinks = not control_texts(llm.target.text, llm.target.vocab, thought.open + thought.close)
+        if thinks:
+            grammar = grammar.after_thought(thought.open, thought.close, is_open=is_open)
+        else:
+            prefix = thought.content
+    close = f"{thought.close}\n\n" if thought is not None and is_open and not thinks else ""
+    if close or prefix:
+        tokens = chat_prompt(llm, request, choice.tools, notes, close + prefix)
+    new_parser = None
+    if choice.tools or thought is not None:
+        parser = partial(AnswerParser, form, choice.tools, prefix=prefix)
+        new_parser = partial(parser, thought=thought or THINK, thinking=is_open and thinks)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     requests = _requests(llm, limits, request, most, tokens, notes, grammar=grammar, **fields)
-    return ParsedRequest(requests, new_parser, tuple(notes))
+    return ParsedRequest(requests, new_parser, tuple(dict.fromkeys(notes)))
 
 
 def chat_prompt(
@@ -131,64 +146,6 @@ def chat_prompt(
         raise UsageError("continue_final_message and add_generation_prompt: set at most one of them")
     messages = one_system_message(llm, readable_parts(request.messages, notes), notes)
     return llm.chat_tokens(messages, tools or None, variables, answer=answer, continue_final=going_on)
-
-
-def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
-    """Return messages without images and files that were sent in earlier turns, which are noted.
-    Raises UsageError for those in the last message of the user or a tool."""
-    read, n_left = list(messages), 0
-    asked = max((at for at, one in enumerate(read) if one.get("role") in ("user", "tool")), default=-1)
-    for at, message in enumerate(read):
-        content = message.get("content")
-        if not isinstance(content, list) or all(_is_text(part) for part in content):
-            continue
-        texts = [part for part in content if _is_text(part)]
-        if at == asked:
-            kind = next(
-                part.get("type") if isinstance(part, dict) else part for part in content if not _is_text(part)
-            )
-            where = f"messages[{at}]: its content has a part of type {kind!r}"
-            raise UsageError(f"{where}: image input is not supported: this server reads text only")
-        n_left += len(content) - len(texts)
-        read[at] = {**message, "content": texts or [{"type": "text", "text": "(not text: left out)"}]}
-    if n_left:
-        notes.append(f"{count(n_left, 'part')} of earlier messages that are not text were left out")
-    return read
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
-
-
-def one_system_message(llm: LLM, messages: Sequence[Any], notes: list[str]) -> list[Any]:
-    """Return messages whose first system messages are one, and whose later ones the template can show: few
-    templates have a place for them, and some drop them without a word."""
-    roles = ["system" if one.get("role") == "developer" else one.get("role") for one in messages]
-    n_first = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    merged = list(messages)
-    if n_first > 1:
-        contents = [content_parts(one.get("content")) for one in messages[:n_first]]
-        joined = [part for parts in contents for part in (*parts, {"type": "text", "text": "\n\n"})][:-1]
-        merged = [{"role": "system", "content": joined}, *messages[n_first:]]
-    late = [at for at, one in enumerate(merged) if at and one.get("role") in ("system", "developer")]
-    if not late or llm.shows_late_system_messages:
-        return merged
-    notes.append("system messages within the conversation were read as the user's")
-    for at in late:
-        merged[at] = {**merged[at], "role": "user"}
-    out = merged[:1]
-    for one in merged[1:]:
-        if one.get("role") == out[-1].get("role") == "user":
-            parts = [*content_parts(out[-1].get("content")), {"type": "text", "text": "\n\n"}]
-            out[-1] = {**out[-1], "content": [*parts, *content_parts(one.get("content"))]}
-        else:
-            out.append(one)
-    return out
-
-
-def content_parts(content: Any) -> list[Any]:
-    """Return a content as a list of parts."""
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def request_grammar(request: SamplingRequest) -> GrammarSource | None:
@@ -228,6 +185,7 @@ def _requests(
     predicted = content_text("prediction: its content", (request.prediction or {}).get("content") or "")
     stops = typed.text_list("stop", request.stop or ())
     if fields["grammar"] is not None:
+        notes += fields["grammar"].notes
         llm.target.token_trie  # noqa: B018  # takes a second; UsageError for a model without an end of text
     seed = request.seed
     if seed is None:

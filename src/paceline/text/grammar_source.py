@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from paceline.speculative import validation as typed
@@ -30,6 +31,18 @@ LENIENT = {"lenient": True, "coerce_one_of": True}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
+DEFINITIONS = ("$defs", "definitions")
+SUBSCHEMAS = (
+    *DEFINITIONS,
+    "properties",
+    "patternProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "prefixItems",
+    "items",
+)
+MAX_TRIES = 200  # of schemas within one, to find the place of an error
 NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 
@@ -49,11 +62,19 @@ class GrammarSource:
         matcher = LLMatcher(LLTokenizer("byte"), self.lark, log_level=0)
         return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
+    def after_thought(self, begin: str, end: str, *, is_open: bool) -> GrammarSource:
+        """Return the grammar of a text behind a thought between these marks. Unless the thought is open, it
+        may be missing."""
+        thought = "free_thought free_space" if is_open else f"({json.dumps(begin)} free_thought free_space)?"
+        rules = (
+            f"free_thought[suffix={json.dumps(end)}]: /(?s:.*)/\nfree_space: /[ \\n]{{0,9}}/\nfree_answer: "
+        )
+        return replace(self, lark=self.lark.replace("start: ", f"start: {thought} free_answer\n{rules}", 1))
 
-def from_schema(schema: Schema, *, strict: bool = False) -> GrammarSource:
+
+def from_schema(schema: Schema, name: str = "the JSON schema", *, strict: bool = False) -> GrammarSource:
     """Return the source of a schema, as JSON text or its value. Raises UsageError if it is no JSON.
     strict: objects have only the properties that the schema names, unless it says otherwise."""
-    name = "the JSON schema"
     if not isinstance(schema, str | Mapping | bool):
         raise typed.invalid(name, schema, "JSON text, a mapping, True or False")
     try:
@@ -117,12 +138,39 @@ class GrammarChecker(WorkerProcess):
     def check(self, syntax: GrammarSource) -> None:
         """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
         try:
-            error = self.call(syntax.lark.encode())
+            if error := self._format_error(syntax.name, syntax.lark):
+                _, is_schema, text = syntax.lark.partition("%json ")
+                place = self._find_place(json.loads(text), error, syntax.name) if is_schema else ""
+                raise UsageError(f"{error} (at {place})" if place else error)
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
             raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
-        if error:
-            raise UsageError(format_error(syntax.name, error.decode(errors="replace")))
+
+    def _format_error(self, name: str, lark: str) -> str:
+        error = self.call(lark.encode()).decode(errors="replace")
+        return error and format_error(name, error)
+
+    def _find_place(self, schema: Any, error: str, name: str, place: str = "", **definitions: Any) -> str:
+        """Return the place of the innermost schema within another that has this error."""
+        if isinstance(schema, dict):
+            definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
+            for part_name, part in islice(_subschemas(schema), MAX_TRIES):
+                if self._format_error(name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
+                    place = part.get("$comment") or f"{place}/{part_name}"
+                    return self._find_place(part, error, name, place, **definitions)
+        return place
+
+
+def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas directly in a schema, each with its path."""
+    for key in SUBSCHEMAS:
+        value = schema.get(key)
+        parts = (
+            {"": value} if key == "items" else dict(enumerate(value)) if isinstance(value, list) else value
+        )
+        for name, part in parts.items() if isinstance(parts, dict) else ():
+            if isinstance(part, dict):
+                yield f"{key}/{name}".removesuffix("/"), part
 
 
 _checker = GrammarChecker()

@@ -1,225 +1,189 @@
-"""Parsing of tool calls at a position of a text, in all formats."""
+"""Parsing of tool calls in all formats, as the text of an answer arrives."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.text.messages import Tool
-from paceline.text.tools.formats import ToolFormat
-
-MAX_HEAD = 300  # characters up to the end of a function's or parameter's name
-MAX_DEPTH = 100  # nested lists and objects
+from paceline.text.tools.argument_types import STRING, json_argument, property_types
+from paceline.text.tools.formats import KeyValueArguments, ToolFormat
+from paceline.text.tools.growing_text import GrowingText, Wait, Write, escaped
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
-CALL_KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")
-# A call in JSON begins with one of these, apart from white space.
-BEGINNINGS = tuple(f'{bracket}"{key}":' for bracket in ("{", "[{") for key in CALL_KEYS)
-FIRST_NAME = re.compile(r'\[?\s*\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
-TOKEN = re.compile(r'[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-SEPARATOR = re.compile(r"\s*[,;]?\s*")  # between the calls of one answer
-SPACE = re.compile(r"\s*")
-NAME = re.compile(r"[A-Za-z0-9_.-]+")
+CALL_KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")  # a call in JSON begins with one of these
+KEY = re.compile(r'\s{0,99}"([^"\\]{0,99})"\s{0,99}:')
+VALUE = re.compile(r'\s{0,99}"([^"\\]{0,99})"')
 
 
-@dataclass(frozen=True)
-class Call:
-    """A tool call."""
+@dataclass
+class _JsonCall:
+    """A call in a JSON object, as far as it is parsed. early: arguments before the call begins."""
 
-    name: str
-    arguments: dict[str, Any]
-    id: str = ""
-
-
-_Parsed = tuple[list[Call], int]  # calls, and the position after them
+    name: str = ""
+    started: bool = False
+    has_arguments: bool = False
+    early: list[str] = field(default_factory=list)
 
 
-class IncompleteError(Exception):
-    """The text so far is the beginning of a call."""
-
-
+@dataclass
 class CallParser:
-    """A parser of calls in a text that grows until it has `ended`.
-    text: the text without dropped beginnings. start: position of `text` in the whole."""
+    """A parser of the calls behind a mark. tools: the parameters of each.
+    begin: called with the name and the id of a call. write: called with parts of its arguments, as JSON."""
 
-    def __init__(self, form: ToolFormat, tools: Collection[Tool]) -> None:
-        functions = [tool["function"] for tool in tools]
-        self._format = form
-        self._tools = {function["name"]: function.get("parameters") or {} for function in functions}
-        self.text, self.start, self.ended = "", 0, False
-        # A JSON value's start, the position up to which it was scanned, and the depth there.
-        self._scanned = (-1, 0, 0)
+    text: GrowingText
+    form: ToolFormat
+    tools: Mapping[str, Any]
+    begin: Callable[[str, str], object]
+    write: Write
 
-    def drop(self, size: int) -> None:
-        """Drop the beginning of the text."""
-        self.text, self.start = self.text[size:], self.start + size
-
-    def parse_calls(self, opener: str, at: int) -> _Parsed:
-        """Parse the calls behind an opener, and their end markers. Raises IncompleteError."""
-        at = self._skip(at)
-        if self.text[at] in "{[":
-            calls, end = self.parse_json_calls(at, strict=opener.startswith("`"))
-        elif self._format.pairs is not None:
-            calls, end = self._parse_key_value_call(at)
+    def parse(self, opener: str) -> Wait[bool]:
+        """Parse calls and their end marks; return whether there was one. An opener of plain JSON is unparsed.
+        A call that breaks off is closed, and the text behind is none of it."""
+        ends, text = self.form.start_markers.get(opener), self.text
+        start, _ = yield from text.peek("{", "[")
+        if start:
+            is_whole = yield from self._parse_json_calls(strict=ends is None or "`" in opener)
         else:
-            calls, end = self._parse_named_call(at)
-        for mark in self._format.start_markers[opener] if calls else ():
-            after = self._skip(end, needed=False)
-            if self.text.startswith(mark, after):
-                end = after + len(mark)
-            elif mark.startswith(self.text[after:]):
-                if not self.ended:
-                    raise IncompleteError
-                end = len(self.text)
-        return calls, end
+            found = yield from text.match(re.compile(self.form.head or "(?!)"))
+            if not found or found["name"] not in self.tools:
+                return False
+            if self.form.pairs:
+                is_whole = yield from self._parse_pairs(found["name"], self.form.pairs, ends or ())
+            else:
+                self._commit(found["name"], found.groupdict().get("id") or "")
+                is_whole = yield from text.copy_json(self.write, self.form.quote)
+        if is_whole is None:
+            return False
+        for mark in ends if ends and is_whole else ():
+            yield from text.accept(mark)
+            if text.ended and mark.startswith(text.text[text.at :].strip()):
+                text.at = len(text.text)  # the answer ends within the mark
+        return True
 
-    def _skip(self, at: int, *, needed: bool = True) -> int:
-        """Return the position after white space. needed: raise IncompleteError at the end of the text."""
-        found = SPACE.match(self.text, at)
-        assert found is not None
-        if needed and found.end() == len(self.text):
-            raise IncompleteError
-        return found.end()
+    def _commit(self, name: str, id_: str = "") -> None:
+        """Begin a call: from here on, the text is no content."""
+        self.text.release()
+        self.begin(name, id_)
 
-    def parse_json_calls(self, at: int, *, strict: bool) -> _Parsed:
-        """Parse JSON objects, in a list or in sequence. strict: require arguments. Raises IncompleteError."""
-        calls: list[Call] = []
-        end = at
-        try:
-            while self.text.startswith(("{", "["), at) and (size := self._json_length(at)):
-                values = _load_json(self.text[at : at + size])
-                objects = values if isinstance(values, list) else [values]
-                parsed = [self._call(value, strict=strict) for value in objects]
-                if None in parsed:
-                    break
-                calls += [call for call in parsed if call is not None]
-                end = at + size
-                between = SEPARATOR.match(self.text, end)
-                assert between is not None
-                at = between.end()
-                if at == len(self.text):
-                    raise IncompleteError
-        except IncompleteError:
-            if not (self.ended and calls):
-                raise
-        return calls, end
+    def _parse_json_calls(self, *, strict: bool) -> Wait[bool | None]:
+        """Parse calls in a list or in sequence, each an object. Return whether all are complete, or None if
+        there are none. strict: a call has arguments."""
+        text = self.text
+        is_list = yield from text.accept("[")
+        is_whole = yield from self._parse_json_call(strict=strict)
+        while is_whole:
+            if is_list and (yield from text.accept("]")):
+                return True
+            text.retain()
+            yield from text.accept(",", ";")
+            after, _ = yield from text.peek("{")
+            following = (yield from self._parse_json_call(strict=strict)) if after else None
+            if following is None:
+                text.rewind()
+                return not is_list
+            is_whole = following
+        return is_whole
 
-    def _json_length(self, at: int) -> int:
-        """Return the length of the JSON object or list of calls at `at`; 0 if there is none."""
-        head = "".join(self.text[at : at + MAX_HEAD].split())
-        if not any(beginning.startswith(head[: len(beginning)]) for beginning in BEGINNINGS):
-            return 0
-        name = FIRST_NAME.match(self.text, at)
-        return 0 if name and name[1] not in self._tools else self._balanced_length(at)
-
-    def _balanced_length(self, at: int) -> int:
-        """Return the length of the JSON object or list at `at`; 0 if it is too deep."""
-        start, scanned, depth = self._scanned
-        if start != self.start + at:
-            start, scanned, depth = self.start + at, self.start + at, 0
-        while token := TOKEN.match(self.text, scanned - self.start):
-            scanned = self.start + token.end()
-            depth += token[0] in ("{", "[")
-            depth -= token[0] in ("}", "]")
-            if not depth:
-                return scanned - start
-            if depth > MAX_DEPTH:
-                return 0
-        self._scanned = start, scanned, depth
-        raise IncompleteError
-
-    def _call(self, value: Any, *, strict: bool) -> Call | None:
-        """Return the call in a JSON value; None if it is no call of a declared tool."""
-        if not isinstance(value, dict):
+    def _parse_json_call(self, *, strict: bool) -> Wait[bool | None]:
+        """Parse a call in an object; return whether it is complete, or None if it is no call."""
+        text, call, depth, is_first = self.text, _JsonCall(), 1, True
+        is_whole = bool((yield from text.accept("{")))
+        while is_whole and depth:
+            mark = yield from text.accept("}", *([] if is_first else [","]))
+            if mark == "}":
+                depth -= 1
+                continue
+            quote, _ = yield from text.peek('"')
+            found = (yield from text.match(KEY)) if quote else None
+            if not found or (is_first and found[1] not in CALL_KEYS):
+                is_whole = False
+            elif found[1] == "function" and (yield from text.accept("{")):
+                depth, is_first = depth + 1, True
+            else:
+                is_whole, is_first = (yield from self._parse_member(call, found[1], strict=strict)), False
+        if not call.started and not (is_whole and call.name and (call.has_arguments or not strict)):
             return None
-        if isinstance(value.get("function"), dict):  # OpenAI's format
-            value = value["function"]
-        name = next((value[key] for key in NAMES if isinstance(value.get(key), str)), "")
-        key = next((key for key in ARGUMENTS if key in value), None)
-        if name not in self._tools or (strict and key is None):
+        self._begin_json_call(call)
+        if not call.has_arguments and not text.is_cut:
+            self.write("{}")
+        return is_whole
+
+    def _parse_member(self, call: _JsonCall, key: str, *, strict: bool) -> Wait[bool]:
+        """Parse a value in the object of a call; return whether it is complete and may be there."""
+        text = self.text
+        kind, size = yield from text.peek("{", '"')
+        if key in NAMES and not call.name:
+            found = (yield from text.match(VALUE)) if kind == '"' else None
+            if not found or found[1] not in self.tools:
+                return False
+            call.name = found[1]
+            if not strict:
+                self._begin_json_call(call)
+            return True
+        if key not in ARGUMENTS or call.has_arguments or not kind:
+            return (yield from text.copy_json(len))
+        if kind == "{":
+            call.has_arguments = True
+            if call.name:
+                self._begin_json_call(call)
+            return (yield from text.copy_json(self.write if call.started else call.early.append))
+        text.at += size
+        parts: list[str] = []
+        is_whole = yield from text.copy_string(parts.append, '"')
+        value = _object_in("".join(parts))
+        call.has_arguments = bool(value)
+        (self.write if call.started else call.early.append)(value)
+        return is_whole
+
+    def _begin_json_call(self, call: _JsonCall) -> None:
+        if not call.started:
+            call.started = True
+            self._commit(call.name)
+            self.write("".join(call.early))
+
+    def _parse_pairs(self, name: str, pairs: KeyValueArguments, ends: tuple[str, ...]) -> Wait[bool | None]:
+        """Parse arguments that are pairs of names and values, as `_parse_json_call` does. Their end may be
+        missing before the end marks of the call."""
+        text, write, before = self.text, self.write, "{"
+        pattern = re.compile(rf"(.{{0,200}}?){pairs.middle}", re.DOTALL)
+        openers = tuple(self.form.start_markers)
+        after, _ = yield from text.peek(pairs.open, pairs.end)
+        if not after:
             return None
-        arguments = value.get(key)
-        if isinstance(arguments, str):
-            arguments = _load_json(arguments)
-        elif arguments is None:
-            arguments = {}
-        return Call(name, arguments) if isinstance(arguments, dict) else None
-
-    def _parse_named_call(self, at: int) -> _Parsed:
-        """Parse a call with its name before the brace of its arguments."""
-        brace = self.text.find("{", at, at + MAX_HEAD)
-        if brace < 0:
-            if self._format.name_pattern and len(self.text) - at < MAX_HEAD:
-                raise IncompleteError
-            return [], at
-        head = self._format.name_pattern
-        found = re.fullmatch(rf"\s*{head}\s*", self.text[at:brace]) if head else None
-        if not found or found["name"] not in self._tools or not (size := self._balanced_length(brace)):
-            return [], at
-        end = brace + size
-        arguments = _load_json(self.text[brace:end])
-        if not isinstance(arguments, dict):
-            return [], end
-        return [Call(found["name"], arguments, found.groupdict().get("id") or "")], end
-
-    def _parse_key_value_call(self, at: int) -> _Parsed:
-        """Parse a call whose arguments are pairs of names and values."""
-        text, pairs = self.text, self._format.pairs
-        assert pairs is not None
-        at = self._match_literal(pairs.before, at) or at
-        name = NAME.match(text, at)
-        if len(text) in (at, name and name.end()):
-            raise IncompleteError
-        if not name or name[0] not in self._tools:
-            return [], at
-        if not (after := self._match_literal(pairs.after, name.end())):
-            return [], at
-        types = self._tools[name[0]].get("properties") or {}
-        pair = pairs.pattern(MAX_HEAD)
-        arguments: dict[str, Any] = {}
+        self._commit(name)
         while True:
-            after = self._skip(after)
-            if end := self._match_literal(pairs.end, after):
-                return [Call(name[0], arguments)], end
-            if not self._match_literal(pairs.open, after):
-                return [], at
-            found = pair.match(text, after)
-            if found is None:
-                raise IncompleteError
+            mark = yield from text.accept(pairs.open, pairs.end)
+            found = (yield from text.match(pattern)) if mark == pairs.open else None
+            if not found:
+                break
             key = found[1].strip()
-            arguments[key] = _coerce_argument(found[2], types.get(key))
-            after = found.end()
+            types = property_types(self.tools[name], key)
+            before += json.dumps(key, ensure_ascii=False) + ": "
+            value: list[str] = []
+            copy: Write = value.append
+            if types == STRING:
+                write(before + '"')
+                copy = lambda part: write(escaped(part))  # noqa: E731
+            is_whole = yield from text.copy_text(
+                copy, pairs.close, (pairs.open,), (pairs.end, *ends), openers
+            )
+            if not is_whole and text.is_cut:
+                return False
+            write('"' if types == STRING else before + json_argument("".join(value), types))
+            before = ", "
+        if not text.is_cut:
+            write("{}" if before == "{" else "}")
+        after, _ = yield from text.peek(*ends)
+        return mark == pairs.end or (not mark and after != "")
 
-    def _match_literal(self, mark: str, at: int) -> int:
-        """Return the position after a mark; 0 if it is not there. Raises IncompleteError."""
-        if self.text.startswith(mark, at):
-            return at + len(mark)
-        if mark.startswith(self.text[at:]):
-            raise IncompleteError
-        return 0
 
-
-def _load_json(text: str) -> Any:
-    """Return a JSON value, or None. Control characters and stray backslashes in strings are accepted."""
+def _object_in(string: str) -> str:
+    """Return the JSON object in the inside of a JSON string; "" if there is none."""
     try:
-        value = json.loads(ESCAPE.sub(lambda found: found[0] if found[1] else "\\\\", text), strict=False)
-        json.dumps(value, allow_nan=False)
-        return value
+        value = json.loads(json.loads(f'"{string}"'))
+        return json.dumps(value, ensure_ascii=False, allow_nan=False) if isinstance(value, dict) else ""
     except (ValueError, RecursionError):
-        return None
-
-
-def _coerce_argument(value: str, schema: Any) -> Any:
-    """Return a value in the type of its schema; text if that fails."""
-    value = value.removeprefix("\n").removesuffix("\n")
-    types = schema.get("type", "string") if isinstance(schema, dict) else "string"
-    if "string" in types and not ("null" in types and value == "null"):  # "type" is a name or a list of names
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
+        return ""

@@ -12,7 +12,8 @@ from typing import Any
 from paceline.speculative.errors import ModelError
 from paceline.text.interface import Text
 from paceline.text.messages import Message, Tool
-from paceline.text.tools.formats import HERMES, ToolFormat, format_of
+from paceline.text.tools.argument_types import property_types
+from paceline.text.tools.formats import HERMES, Thought, ToolFormat, format_of, thought_of
 
 NAME, KEY, VALUE, RESULT = "probe_tool", "probe_key", "probe_value", "probe_result"
 PROBE: Tool = {
@@ -43,12 +44,14 @@ To call a function, answer with a JSON object of its name and its arguments with
 class ToolSupport:
     """Tool support of a chat template.
     tools: shows tools. argument_form: takes arguments as a "mapping" or "text"; "" if it shows no calls.
-    empty_content: content of an answer with calls only. format: format of the model's calls."""
+    empty_content: content of an answer with calls only. format: format of the model's calls.
+    thought: marks of the model's thoughts, if it has any."""
 
     tools: bool
     argument_form: str
     empty_content: Message
     format: ToolFormat
+    thought: Thought | None = None
 
     @property
     def native(self) -> bool:
@@ -60,8 +63,9 @@ def detect_tool_support(text: Text) -> ToolSupport:
     """Detect the tool support of a model's chat template."""
     tools = NAME in _render_probe(text, [PROBE_QUESTION])
     calls, empty = _calls(text)
-    own = format_of(text.template(tools=True)) if tools and calls else HERMES
-    return ToolSupport(tools, calls, empty, own)
+    template = text.template(tools=True)
+    own = format_of(template) if tools and calls else HERMES
+    return ToolSupport(tools, calls, empty, own, thought_of(template))
 
 
 def _render_probe(text: Text, messages: list[Message]) -> str:
@@ -102,6 +106,18 @@ def adapt_messages(
         return messages, None
     described = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _insert_instructions(messages, INTRODUCTION.format(tools=described)), None
+
+
+def complete_tool(tool: Tool) -> Tool:
+    """Return a tool with what some chat templates expect: a description and one type of everything."""
+    function = {"description": "", **tool["function"]}
+    parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+    properties = dict(parameters["properties"]) if isinstance(parameters["properties"], dict) else {}
+    for name, schema in properties.items():
+        types = property_types(parameters, name) - {"null"}
+        kind = next((one for one in ("string", "number", *types) if one in types), "string")
+        properties[name] = {"description": "", **(schema if isinstance(schema, dict) else {}), "type": kind}
+    return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
 
 
 def _native_message(can: ToolSupport, message: Message) -> Message:

@@ -1,0 +1,68 @@
+"""Messages as a model's template can show them: text alone, and system messages where it has a place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.api import LLM
+from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import count
+
+
+def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
+    """Return messages without images and files that were sent in earlier turns, which are noted.
+    Raises UsageError for those in the last message of the user or a tool."""
+    read, n_left = list(messages), 0
+    asked = max((at for at, one in enumerate(read) if one.get("role") in ("user", "tool")), default=-1)
+    for at, message in enumerate(read):
+        content = message.get("content")
+        if not isinstance(content, list) or all(_is_text(part) for part in content):
+            continue
+        texts = [part for part in content if _is_text(part)]
+        if at == asked:
+            kind = next(
+                part.get("type") if isinstance(part, dict) else part for part in content if not _is_text(part)
+            )
+            where = f"messages[{at}]: its content has a part of type {kind!r}"
+            raise UsageError(f"{where}: image input is not supported: this server reads text only")
+        n_left += len(content) - len(texts)
+        read[at] = {**message, "content": texts or [{"type": "text", "text": "(not text: left out)"}]}
+    if n_left:
+        notes.append(f"{count(n_left, 'part')} of earlier messages that are not text were left out")
+    return read
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
+
+
+def one_system_message(llm: LLM, messages: Sequence[Any], notes: list[str]) -> list[Any]:
+    """Return messages whose first system messages are one, and whose later ones the template can show: few
+    templates have a place for them, and some drop them without a word."""
+    roles = ["system" if one.get("role") == "developer" else one.get("role") for one in messages]
+    n_first = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+    merged = list(messages)
+    if n_first > 1:
+        contents = [content_parts(one.get("content")) for one in messages[:n_first]]
+        joined = [part for parts in contents for part in (*parts, {"type": "text", "text": "\n\n"})][:-1]
+        merged = [{"role": "system", "content": joined}, *messages[n_first:]]
+    late = [at for at, one in enumerate(merged) if at and one.get("role") in ("system", "developer")]
+    if not late or llm.shows_late_system_messages:
+        return merged
+    notes.append("system messages within the conversation were read as the user's")
+    for at in late:
+        merged[at] = {**merged[at], "role": "user"}
+    out = merged[:1]
+    for one in merged[1:]:
+        if one.get("role") == out[-1].get("role") == "user":
+            parts = [*content_parts(out[-1].get("content")), {"type": "text", "text": "\n\n"}]
+            out[-1] = {**out[-1], "content": [*parts, *content_parts(one.get("content"))]}
+        else:
+            out.append(one)
+    return out
+
+
+def content_parts(content: Any) -> list[Any]:
+    """Return a content as a list of parts."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
