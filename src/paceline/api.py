@@ -152,7 +152,8 @@ class LLM:
             fields["logit_bias"] = logit_biases(self.target.text, fields["logit_bias"])
         sampling = make_settings(Sampling, fields)
         texts = sampling.dry_sequence_breakers if sampling.dry else ()
-        return replace(sampling, dry_breakers=sequence_breakers(self.target.text, self.target.vocab, texts))
+        text: Any = self.target.text  # hashable, as every object
+        return replace(sampling, dry_breakers=sequence_breakers(text, self.target.vocab, texts))
 
     def stream(
         self,
