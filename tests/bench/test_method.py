@@ -68,6 +68,7 @@ def test_a_stored_plan_is_the_plan() -> None:
         ({"baselines": ("openai=x",), "keep_prompts": True}, "--keep-prompts"),
         ({"baselines": ("openai=x",), "sampling": Sampling(temperature=0.7)}, "--temp"),
         ({"baselines": ("llama-server",), "sampling": Sampling(temperature=0.7, top_k=9)}, "without top-k"),
+        ({"baselines": ("llama-server",), "sampling": Sampling(dry_multiplier=1.0)}, "min-p or DRY"),
     ],
 )
 def test_plans_that_cannot_be_measured_are_refused(values: dict[str, Any], said: str) -> None:

@@ -49,6 +49,21 @@ def test_a_regular_expression_is_matched_as_a_whole(capsys: Capture, models: Pat
     assert "output identical: yes" in done.out
 
 
+def test_gbnf_comes_from_a_file(capsys: Capture, target: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.gbnf").write_text('root ::= pair pair\npair ::= [a-c] "-"')
+    done = run(capsys, target, "ab", "--grammar-file", tmp_path / "pairs.gbnf")
+    assert re.fullmatch("([a-c]-){2}\n", done.out)
+    run(capsys, target, "ab", "--grammar-file", tmp_path / "pairs.gbnf", "-j", SCHEMA).refused(
+        2, "only one of them"
+    )
+
+
+def test_what_a_schema_does_not_enforce_is_noted(capsys: Capture, target: Path) -> None:
+    done = run(capsys, target, "ab", "-j", '{"enum": [1, 22], "not": {"const": 1}}')
+    assert done.out in ("1\n", "22\n")
+    assert done.err.startswith("the JSON schema: not is not enforced\n")
+
+
 def test_a_text_cut_short_is_said_to_be(capsys: Capture, target: Path) -> None:
     request = ("ab", "--regex", "[0-9]{20}")
     short = run(capsys, target, *request, "-n", "5")

@@ -86,7 +86,10 @@ def run(
 
     request["stop"] = request["stop"] or []
     # Raises for what no model can do, before one is looked for and loaded.
-    GenerationRequest(prompt=[0], grammar=parse_grammar(**grammar), **request)
+    syntax = parse_grammar(**grammar)
+    GenerationRequest(prompt=[0], grammar=syntax, **request)
+    for note in () if syntax is None else syntax.notes:
+        print_note(f"{syntax.name}: {note}")
     loading = resolve_models(loading)
     seed, seed_is_random = options.seed_for(seed, sampling)
 

@@ -52,8 +52,9 @@ class Options:
 
     def __post_init__(self) -> None:
         validate_fields(self)
-        # vLLM gives a drafter tokens, and nothing of the model.
-        rows = [row for row in DRAFTERS.values() if not row.alone and not row.window]
+        # vLLM gives a drafter tokens, and nothing of the model or of what the request predicts.
+        named = [row for row in DRAFTERS.values() if row.name != "prediction"]
+        rows = [row for row in named if not row.alone and not row.window]
         known = [AUTO, *(row.name for row in rows if set(row.uses) <= {NGRAMS, DATASTORE})]
         for name in self.drafters:
             if name not in known:
