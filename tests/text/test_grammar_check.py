@@ -53,7 +53,7 @@ def test_one_process_checks_one_grammar_after_the_other(checker: GrammarChecker)
 def test_an_error_in_a_tools_schema_names_the_place(
     choice: Any, complaint: str, checker: GrammarChecker
 ) -> None:
-    bad = {"properties": {"x": {"items": {"$ref": "#/$defs/a"}}}, "$defs": {"a": {"not": {"type": "null"}}}}
+    bad = {"properties": {"x": {"items": {"$ref": "#/$defs/a"}}}, "$defs": {"a": {"type": "hiccup"}}}
     functions = [{"name": "good"}, {"name": "bad", "parameters": bad}]
     tools = [{"type": "function", "function": function} for function in functions]
     forced = force_call(FUNCTIONARY, parse_tool_choice(tools, choice))

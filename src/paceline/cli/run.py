@@ -88,8 +88,9 @@ def run(
     # Raises for what no model can do, before one is looked for and loaded.
     syntax = parse_grammar(**grammar)
     GenerationRequest(prompt=[0], grammar=syntax, **request)
-    for note in () if syntax is None else syntax.notes:
-        print_note(f"{syntax.name}: {note}")
+    if syntax is not None:
+        for note in syntax.notes:
+            print_note(f"{syntax.name}: {note}")
     loading = resolve_models(loading)
     seed, seed_is_random = options.seed_for(seed, sampling)
 

@@ -47,6 +47,7 @@ EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": EVENT}}}  # of each event, if `stream` is true
 }
+LINES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/x-ndjson": {}}}}
 
 
 def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -> FastAPI:
@@ -140,7 +141,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     for api in APIS:
         for path in api.paths:
             first = path == api.paths[0]
-            add_route(path, answer, api, summary=api.summary, responses=EVENTS, include_in_schema=first)
+            streams = LINES if api.as_lines else EVENTS
+            add_route(path, answer, api, summary=api.summary, responses=streams, include_in_schema=first)
             if path in COUNTED:
                 about = {"summary": "Count the tokens of a request", "include_in_schema": first}
                 add_route(COUNTED[path], count_tokens, api, **about)

@@ -205,7 +205,8 @@ def _requests(
     )
     first.require_fits(llm.target)
     length = max_new_tokens(llm, limits, len(prompt), max_tokens, notes)
-    first = replace(first, max_tokens=length, min_tokens=min(request.min_tokens, length))
+    at_least = request.min_tokens if max_tokens == length else min(request.min_tokens, length)
+    first = replace(first, max_tokens=length, min_tokens=at_least)
     return [replace(first, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 

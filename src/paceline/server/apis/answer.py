@@ -19,7 +19,7 @@ Event = tuple[str, Json]  # its name, which may be empty, and its data
 
 
 @dataclass
-class Answer:
+class AnswerState:
     """An answer so far. calls: in OpenAI's form."""
 
     handle: RequestHandle
@@ -75,7 +75,7 @@ class Answers:
 
     def __init__(self, llm: LLM, parsed: ParsedRequest, handles: Sequence[RequestHandle], n: int) -> None:
         new_parser = parsed.new_parser
-        self.all = [Answer(handle, new_parser() if new_parser else None) for handle in handles]
+        self.all = [AnswerState(handle, new_parser() if new_parser else None) for handle in handles]
         self._llm, self._n = llm, n
 
     @property
@@ -172,7 +172,7 @@ class Writer(Protocol):
 
 
 @dataclass
-class Block:
+class ContentBlock:
     """A part of an answer. text: of a call, its arguments."""
 
     kind: Literal["reasoning", "text", "call"]
@@ -187,7 +187,7 @@ class Blocks:
     """OpenAI's deltas as a sequence of blocks: thoughts, text, and calls."""
 
     def __init__(self) -> None:
-        self.all: list[Block] = []
+        self.all: list[ContentBlock] = []
 
     @classmethod
     def of(cls, message: Json) -> Blocks:
@@ -200,7 +200,7 @@ class Blocks:
             pass
         return blocks
 
-    def feed(self, delta: Json) -> Iterator[tuple[str, Block, str]]:
+    def feed(self, delta: Json) -> Iterator[tuple[str, ContentBlock, str]]:
         """Add a delta; yield ("start", block, ""), ("text", block, what is new) and ("stop", block, "")."""
         if reasoning := delta.get("reasoning_content"):
             yield from self._add("reasoning", reasoning)
@@ -209,30 +209,30 @@ class Blocks:
         for call in delta.get("tool_calls") or ():
             function = call["function"]
             if call["index"] == sum(block.kind == "call" for block in self.all):
-                yield from self._open(Block("call", len(self.all), call["id"], function["name"]))
+                yield from self._open(ContentBlock("call", len(self.all), call["id"], function["name"]))
             if text := function.get("arguments"):
                 yield from self._append(text)
 
-    def close(self) -> Iterator[tuple[str, Block, str]]:
+    def close(self) -> Iterator[tuple[str, ContentBlock, str]]:
         """End the last block."""
         if not self.all:
-            yield from self._open(Block("text", 0))
+            yield from self._open(ContentBlock("text", 0))
         if not self.all[-1].closed:
             self.all[-1].closed = True
             yield "stop", self.all[-1], ""
 
-    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[tuple[str, Block, str]]:
+    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[tuple[str, ContentBlock, str]]:
         if not self.all or self.all[-1].kind != kind:
-            yield from self._open(Block(kind, len(self.all)))
+            yield from self._open(ContentBlock(kind, len(self.all)))
         yield from self._append(text)
 
-    def _open(self, block: Block) -> Iterator[tuple[str, Block, str]]:
+    def _open(self, block: ContentBlock) -> Iterator[tuple[str, ContentBlock, str]]:
         if self.all:
             yield from self.close()
         self.all.append(block)
         yield "start", block, ""
 
-    def _append(self, text: str) -> Iterator[tuple[str, Block, str]]:
+    def _append(self, text: str) -> Iterator[tuple[str, ContentBlock, str]]:
         self.all[-1].text += text
         yield "text", self.all[-1], text
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json, Writer
+from paceline.server.apis.answer import Answers, Blocks, ContentBlock, Event, Json, Writer
 from paceline.server.apis.parts import (
     Notes,
     call_arguments,
@@ -177,7 +177,7 @@ class MessagesWriter(Writer):
         content = [_content(block) for block in Blocks.of(message).all]
         return {**self._base, "content": content, **self._stop(), "usage": self._usage()}
 
-    def _block_events(self, action: str, block: Block, text: str) -> Iterator[Event]:
+    def _block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at = block.index
         if action == "start":
             yield self._event("content_block_start", index=at, content_block=_content(block, empty=True))
@@ -214,7 +214,7 @@ class MessagesWriter(Writer):
         }
 
 
-def _content(block: Block, *, empty: bool = False) -> Json:
+def _content(block: ContentBlock, *, empty: bool = False) -> Json:
     """Return a content block. empty: as it begins in a stream."""
     if block.kind == "call":
         arguments = {} if empty else call_arguments(block.text)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answer, Answers, Event, Json, Writer
+from paceline.server.apis.answer import Answers, AnswerState, Event, Json, Writer
 from paceline.server.apis.parts import Notes, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
@@ -90,7 +90,7 @@ class LlamaWriter(Writer):
         out |= {"tokens_predicted": self._answers.n_tokens, "tokens_evaluated": self._answers.n_prompt}
         return out | self._probabilities(tokens, logprobs)
 
-    def _whole(self, index: int, answer: Answer) -> Json:
+    def _whole(self, index: int, answer: AnswerState) -> Json:
         handle, end, body = answer.handle, answer.finish, self._body
         sampling = asdict(handle.request.sampling)
         sampling["logit_bias"] = [list(pair) for pair in handle.request.sampling.logit_bias.items()]

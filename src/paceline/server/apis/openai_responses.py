@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Block, Blocks, Event, Json, Writer
+from paceline.server.apis.answer import Answers, Blocks, ContentBlock, Event, Json, Writer
 from paceline.server.apis.parts import Notes, chat_request, only_functions
 from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
 from paceline.speculative import validation as typed
@@ -186,7 +186,7 @@ class ResponsesWriter(Writer):
             self._blocks = Blocks.of(self._answers.all[0].message)
         return self._ended()
 
-    def _block_events(self, action: str, block: Block, text: str) -> Iterator[Event]:
+    def _block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at: Json = {"output_index": block.index}
         item_id = {"item_id": self._name(block), **at}
         inner = item_id if block.kind == "call" else {**item_id, "content_index": 0}
@@ -213,13 +213,13 @@ class ResponsesWriter(Writer):
         self._sequence += 1
         return kind, {"type": kind, "sequence_number": self._sequence, **fields}
 
-    def _name(self, block: Block) -> str:
+    def _name(self, block: ContentBlock) -> str:
         while len(self._names) <= block.index:
             kind = self._blocks.all[len(self._names)].kind
             self._names.append(f"{ID_PREFIXES[kind]}_{secrets.token_hex(16)}")
         return self._names[block.index]
 
-    def _item(self, block: Block, status: str) -> Json:
+    def _item(self, block: ContentBlock, status: str) -> Json:
         base: Json = {"id": self._name(block), "status": status}
         if block.kind == "call":
             fields = {"call_id": block.id, "name": block.name, "arguments": block.text}
@@ -273,7 +273,7 @@ class ResponsesWriter(Writer):
         }
 
 
-def _part_of(block: Block, text: str) -> Json:
+def _part_of(block: ContentBlock, text: str) -> Json:
     extra: Json = {"annotations": [], "logprobs": []} if block.kind == "text" else {}
     return {"type": PARTS[block.kind], "text": text, **extra}
 
