@@ -98,7 +98,7 @@ def _options(body: OllamaRequest) -> Json:
     if form == "json":
         options["response_format"] = {"type": "json_object"}
     elif form is not None:
-        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": form}}
+        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": form, "strict": True}}
     return options
 
 

@@ -179,7 +179,8 @@ class ResponsesWriter(Writer):
                 yield from self._block_events(*action)
         response = self._ended()
         extra = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
-        yield self._event(f"response.{response['status']}", response=response, **extra)
+        # Clients wait for this event; the response says whether it is incomplete.
+        yield self._event("response.completed", response=response, **extra)
 
     def full(self) -> Json:
         if self._answers.all:

@@ -1,0 +1,260 @@
+"""The APIs of Anthropic, Ollama, llama-server and OpenAI's responses, by the programs written for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx2
+import ollama
+import pytest
+from openai import OpenAI
+
+import paceline
+from paceline.server.security import SecurityRules
+from real_model import smollm2
+from serving import LONG, Served, serving
+
+HI: list[Any] = [{"role": "user", "content": "Name a colour."}]
+TIME: dict[str, Any] = {
+    "type": "object",
+    "properties": {"zone": {"enum": ["utc", "local"]}},
+    "required": ["zone"],
+}
+GREEDY: Any = {"temperature": 0}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    rules = SecurityRules(cors=("http://app.example",))
+    with (
+        paceline.load(smollm2(), None, "lookup", sessions=3, n_ctx=1024, threads=1) as llm,
+        serving(llm, rules=rules, names=("small", "gpt-*")) as up,
+    ):
+        yield up
+
+
+@pytest.fixture(scope="module")
+def openai(served: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=LONG) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def claude(served: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=served.url, api_key="none", max_retries=0, timeout=LONG) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def llama(served: Served) -> ollama.Client:
+    return ollama.Client(served.url, timeout=LONG)
+
+
+@pytest.fixture(scope="module")
+def colour(openai: OpenAI) -> str:
+    """The answer to HI, by the API that the others are compared with."""
+    made = openai.chat.completions.create(model="small", messages=HI, max_tokens=12, **GREEDY)
+    assert made.choices[0].message.content
+    return made.choices[0].message.content
+
+
+def test_a_response_and_its_stream_are_the_chat_s_answer(openai: OpenAI, colour: str) -> None:
+    made = openai.responses.create(model="small", input="Name a colour.", max_output_tokens=12, **GREEDY)
+    assert made.output_text == colour
+    assert made.status == "incomplete"
+    assert made.incomplete_details is not None
+    assert made.incomplete_details.reason == "max_output_tokens"
+    with openai.responses.stream(model="small", input=HI, max_output_tokens=12, **GREEDY) as stream:
+        events = list(stream)
+        assert stream.get_final_response().output_text == colour
+    numbers = [event.sequence_number for event in events if hasattr(event, "sequence_number")]
+    assert numbers == sorted(set(numbers))
+    assert openai.responses.create(model="small", input="").output == []  # as clients try a server
+
+
+def test_the_items_of_a_turn_with_tools(openai: OpenAI) -> None:
+    tools: Any = [
+        {"type": "function", "name": "time", "parameters": TIME, "strict": True},
+        {"type": "web_search"},
+        {"type": "custom", "name": "apply_patch"},
+    ]
+    ask: Any = {"model": "small", "tools": tools, "max_output_tokens": 40, **GREEDY}
+    raw = openai.responses.with_raw_response.create(input="What time is it?", tool_choice="required", **ask)
+    assert "web_search, custom" in raw.headers["x-paceline-note"]
+    made = raw.parse()
+    (call,) = made.output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments)["zone"] in ("utc", "local")
+    result = {
+        "type": "function_call_output",
+        "call_id": call.call_id,
+        "output": [{"type": "input_text", "text": "noon"}],
+    }
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": None}
+    items: Any = [{"role": "user", "content": "What time is it?"}, thought, call.to_dict(), result]
+    assert openai.responses.create(input=items, **ask).usage.input_tokens > made.usage.input_tokens  # type: ignore[union-attr]
+    with openai.responses.stream(input="What time is it?", tool_choice="required", **ask) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        final = stream.get_final_response().output[0]
+    assert "".join(pieces) == final.arguments == call.arguments  # type: ignore[union-attr]
+
+
+def test_a_message_and_its_stream_are_the_chat_s_answer(claude: anthropic.Anthropic, colour: str) -> None:
+    ask: Any = {"model": "small", "messages": HI, "max_tokens": 12, "temperature": 0}
+    made = claude.messages.create(**ask)
+    assert (made.content[0].text, made.stop_reason) == (colour, "max_tokens")  # type: ignore[union-attr]
+    with claude.messages.stream(**ask) as stream:
+        assert "".join(stream.text_stream) == colour
+        assert stream.get_final_message().usage.output_tokens == 12
+    counted = claude.messages.count_tokens(model="small", messages=HI).input_tokens
+    usage = made.usage
+    assert counted == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    stopped = claude.messages.create(**ask | {"stop_sequences": [colour[3:6]]})
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", colour[3:6])
+
+
+def test_tools_in_anthropic_s_form(claude: anthropic.Anthropic) -> None:
+    tools: Any = [{"name": "time", "description": "The time", "input_schema": TIME}]
+    ask: Any = {"model": "small", "max_tokens": 40, "tools": tools, "temperature": 0}
+    made = claude.messages.create(messages=HI, tool_choice={"type": "any"}, **ask)
+    (use,) = made.content
+    assert made.stop_reason == use.type == "tool_use"
+    assert use.input["zone"] in ("utc", "local")
+    with claude.messages.stream(messages=HI, tool_choice={"type": "tool", "name": "time"}, **ask) as stream:
+        assert stream.get_final_message().content[0].input == use.input  # type: ignore[union-attr]
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "noon"}
+    turns: Any = [
+        *HI,
+        {"role": "assistant", "content": [use.to_dict()]},
+        {"role": "user", "content": [result]},
+    ]
+    assert claude.messages.create(messages=turns, **ask).role == "assistant"
+
+
+def prompt_of(served: Served, path: str, body: dict[str, Any]) -> str:
+    """Return the prompt that a request becomes, by counting its tokens and by the server's own words."""
+    answer = served.post("/apply-template", body)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["prompt"])
+
+
+def test_system_messages_that_come_late_are_read(served: Served) -> None:
+    late = [{"role": "system", "content": "Be brief."}, *HI, {"role": "system", "content": "Use French."}]
+    prompt = prompt_of(served, "/apply-template", {"messages": late})
+    assert "Be brief." in prompt
+    assert "Use French." in prompt
+    system: Any = [
+        {"type": "text", "text": "x-anthropic-billing-header: cch=1;"},
+        {"type": "text", "text": "Be brief."},
+    ]
+    count = [
+        served.post("/v1/messages/count_tokens", {"messages": HI, "system": one}).json()["input_tokens"]
+        for one in (system, "Be brief.")
+    ]
+    assert count[0] == count[1]
+
+
+def test_ollama_s_client(llama: ollama.Client, colour: str) -> None:
+    options: Any = {"num_predict": 12, "temperature": 0, "num_ctx": 2048}
+    made = llama.chat("small:latest", HI, options=options)
+    assert (made.message.content, made.done_reason, made.eval_count) == (colour, "length", 12)
+    stream = llama.chat("small", HI, options=options, stream=True)
+    assert "".join(part.message.content or "" for part in stream) == colour
+    assert llama.generate("small", "Name a colour.", options=options).response == colour
+    assert llama.generate("small").done_reason == "load"
+    raw = llama.generate("small", "One, two,", raw=True, options=options, stream=True)
+    assert "".join(part.response for part in raw)
+    shape = llama.chat("small", HI, format=TIME, options=options | {"num_predict": 30})
+    assert json.loads(shape.message.content or "")["zone"] in ("utc", "local")
+    assert llama.list().models[0].model == "small"
+    assert "completion" in (llama.show("small").capabilities or [])
+    assert llama.ps().models[0].context_length == 1024
+    with pytest.raises(ollama.ResponseError, match="no model 'other'"):
+        llama.chat("other", HI)
+    with pytest.raises(ollama.ResponseError, match="mirostat"):
+        llama.chat("small", HI, options={"mirostat": 2})
+
+
+def test_llama_server_s_routes(served: Served) -> None:
+    ask = {"prompt": "One, two, three,", "n_predict": 6, "temperature": 0}
+    whole = served.post("/completion", ask | {"return_tokens": True, "n_probs": 2}).json()
+    assert len(whole["tokens"]) == len(whole["completion_probabilities"]) == 6
+    assert (whole["stop_type"], whole["prompt"]) == ("limit", ask["prompt"])
+    fields = ["content", "generation_settings/n_predict"]
+    some = served.post("/completion", ask | {"response_fields": fields}).json()
+    assert some == {"content": whole["content"], "generation_settings/n_predict": 6}
+    lines = served.post("/completion", ask | {"stream": True, "return_progress": True}).text.split("\n\n")
+    parts = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert "".join(part["content"] for part in parts) == whole["content"]
+    assert parts[-1]["stop"]
+    assert [part["prompt_progress"]["total"] for part in parts if "prompt_progress" in part][0] > 4
+    mixed = served.post(
+        "/completion", ask | {"prompt": [[1, 2], "three", {"prompt_string": "x"}, [4, " five"]]}
+    )
+    assert len(mixed.json()) == 4
+    pieces = served.post("/tokenize", {"content": "a b", "with_pieces": True}).json()["tokens"]
+    assert "".join(one["piece"] for one in pieces) == "a b"
+    assert served.get("/props").json()["default_generation_settings"]["n_ctx"] == 1024
+    assert [slot["is_processing"] for slot in served.get("/slots").json()] == [False] * 3
+    infill = served.post("/infill", {"input_prefix": "def f(", "input_suffix": "return"})
+    assert "no control tokens" in infill.json()["error"]["message"]
+
+
+def test_what_changes_nothing_passes_and_what_is_left_out_is_said(served: Served, colour: str) -> None:
+    harmless = {"user": "me", "verbosity": "low", "modalities": ["text"], "seed": 1.0, "stop": ["\0"] * 20}
+    body = {"messages": HI, "temperature": 0, "model": "gpt-5", "max_tokens": 12}
+    answer = served.post("/v1/chat/completions", body | harmless)
+    assert answer.json()["choices"][0]["message"]["content"] == colour
+    assert "x-paceline-note" not in answer.headers
+    noted = served.post("/v1/chat/completions", body | {"flavour": 1, "stream_options": {"warmth": 2}})
+    assert noted.headers["x-paceline-note"] == "unknown fields were ignored: flavour, stream_options.warmth"
+    long = served.post("/v1/chat/completions", body | {"max_tokens": 32000, "stop": colour[3:6]})
+    assert "max_tokens 32000 was cut to" in long.headers["x-paceline-note"]
+    refused = served.post("/v1/chat/completions", body | {"modalities": ["audio"]})
+    assert refused.status_code == 400
+
+
+def test_an_image_is_refused_once(served: Served) -> None:
+    picture = [{"role": "user", "content": [{"type": "text", "text": "Look."}, IMAGE]}]
+    body = {"messages": picture, "max_tokens": 1}
+    refused = served.post("/v1/chat/completions", body)
+    assert (refused.status_code, "text only" in refused.text) == (400, True)
+    later = served.post(
+        "/v1/chat/completions", body | {"messages": [*picture, {"role": "assistant", "content": "?"}, *HI]}
+    )
+    assert later.status_code == 200
+    assert "1 part of earlier messages" in later.headers["x-paceline-note"]
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/v1/messages", {"type": "error"}),
+        ("/v1/responses", {"type": "error"}),
+        ("/api/chat", {}),
+        ("/completion", {}),
+    ],
+)
+def test_an_error_has_the_form_of_its_api(path: str, form: dict[str, Any], served: Served) -> None:
+    for body in (
+        "{",
+        '{"messages": 5, "input": 5, "prompt": 5}',
+        '{"model": "other", "messages": [], "prompt": ""}',
+    ):
+        answer = served.post_text(path, body)
+        assert answer.status_code in (400, 404)
+        assert {name: answer.json()[name] for name in form} == form
+        error = answer.json()["error"]
+        assert isinstance(error, str) == (path == "/api/chat")
+
+
+def test_web_pages_of_an_origin_are_let_in(served: Served) -> None:
+    asks = {"origin": "http://app.example", "access-control-request-method": "POST"}
+    preflight = httpx2.options(f"{served.url}/v1/chat/completions", headers=asks)
+    assert preflight.headers["access-control-allow-origin"] == asks["origin"]
+    other = httpx2.get(f"{served.url}/health", headers={"origin": "http://other.example"})
+    assert "access-control-allow-origin" not in other.headers
