@@ -2,48 +2,26 @@
 
 const NEAR = 48; // pixels from the end that still count as the end
 
-/** turns: the conversation, which scrolls in itself on a wide window; on a narrow one the page does, and `chat`
- *  is the part of it that ends with the composer. */
 export class Follower {
-  #turns;
-  #chat;
-  #due = false;
+  #box;
+  #top = 0; // where it was scrolled to
 
-  constructor(turns, chat) {
-    this.#turns = turns;
-    this.#chat = chat;
-  }
-
-  get #inside() {
-    return getComputedStyle(this.#turns).overflowY === "auto";
-  }
-
-  /** Pixels between what is in sight and the end; negative where the reader is beyond it. */
-  #distance() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#turns;
-    if (this.#inside) return scrollHeight - scrollTop - clientHeight;
-    return this.#chat.getBoundingClientRect().bottom - window.innerHeight;
-  }
-
-  #place() {
-    return this.#inside ? this.#turns.scrollTop : window.scrollY;
+  /** box: what scrolls. */
+  constructor(box) {
+    this.#box = box;
   }
 
   toEnd() {
-    if (this.#inside) this.#turns.scrollTop = this.#turns.scrollHeight;
-    else window.scrollBy(0, this.#distance());
+    this.#box.scrollTop = this.#box.scrollHeight;
+    this.#top = this.#box.scrollTop;
   }
 
   /** Calls `change`, and keeps the end in sight where it was. */
   during(change) {
-    const near = this.#due || Math.abs(this.#distance()) < NEAR;
+    const { scrollHeight, scrollTop, clientHeight } = this.#box;
+    const near = scrollTop >= this.#top && scrollHeight - scrollTop - clientHeight < NEAR;
     change();
-    if (!near || this.#due) return;
-    this.#due = true;
-    const place = this.#place();
-    requestAnimationFrame(() => {
-      this.#due = false;
-      if (this.#place() >= place) this.toEnd(); // else the reader has scrolled up meanwhile
-    });
+    if (near) this.toEnd();
+    else this.#top = Math.min(this.#top, this.#box.scrollTop + NEAR); // coming back to the end is enough
   }
 }
