@@ -2,8 +2,8 @@
 
 python -m tools.vendor_page
 
-The versions and the SHA-256 of every file are fixed here: a file that differs is refused. A script's name has its
-version, so that browsers may cache it for good."""
+The versions and the SHA-256 of every file are fixed here: a file that differs is refused. A script's name has
+its version, so that browsers may cache it for good."""
 
 from __future__ import annotations
 

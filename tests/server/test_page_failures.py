@@ -177,7 +177,7 @@ def test_hostile_text_is_text(browser: Browser, tmp_path: Path) -> None:
         assert (
             page.locator(".prose :is(script, img, iframe, style, a, b), .prose svg:not(.icon)").count() == 0
         )
-        assert page.locator(".thoughts .prose").text_content() == HOSTILE[1]
+        assert page.locator(".thoughts p").text_content() == HOSTILE[1]
         assert page.evaluate("window.owned") is None
 
     with visiting(browser, stand_in) as page:

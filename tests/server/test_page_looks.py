@@ -105,7 +105,7 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
     where = """() => {
         const at = document.activeElement;
         const name = at.id || (at === document.body ? "BODY" : at.ariaLabel || at.textContent.trim());
-        const ring = getComputedStyle(at);
+        const ring = getComputedStyle(at.id === "message" ? at.form : at);
         return [name, ring.outlineStyle === "solid" && parseFloat(ring.outlineWidth) > 0];
     }"""
     reached = []
@@ -122,8 +122,8 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
         assert all(ringed), reached
         assert list(names) == [
             "Skip to the message", "Close the chats", "search", "open", "Delete Count", "export", "import",
-            "library-button", "new", "title", "live-button", "settings-button", "turns", "Copy", "Edit",
-            "1.4 times as fast", "Copy", "Answer again", "Copy", "Edit", "Try again", "Edit message",
+            "library-button", "new", "title", "live-button", "settings-button", "turns", "Copy message", "Edit",
+            "1.4 times as fast", "Copy", "Answer again", "Copy message", "Edit", "Try again", "Edit message",
             "message", "attach", "send", "live", "Close the live view", "Figures for experts",
         ]  # fmt: skip
         page.keyboard.press("Tab")

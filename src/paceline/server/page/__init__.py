@@ -1,8 +1,9 @@
 """The server's page: chats and a live view, in files that a browser takes as they are.
 
 No build step, nothing from another host, no inline script or style, no string that becomes markup unless
-DOMPurify has cleaned it: the policy in `HEADERS` forbids them, so that text of a model which got into the page
-as markup could neither run nor send anything anywhere. `tools/vendor_page.py` fetches the files in `vendor`."""
+DOMPurify has cleaned it: the policy in `HEADERS` forbids them, so that a model's text which got into the page
+as markup could neither run nor send anything anywhere. `tools/vendor_page.py` fetches the files in `vendor`.
+"""
 
 from __future__ import annotations
 

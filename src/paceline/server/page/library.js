@@ -50,7 +50,7 @@ export function showChats() {
   const groups = Map.groupBy ? Map.groupBy(shown, age) : new Map([["Chats", shown]]);
   const current = on.current();
   const made = [...groups].map(([name, list]) => element("section", {},
-    element("h3", {}, name), element("ul", {}, ...list.map((chat) => row(chat, chat === current)))));
+    element("h2", {}, name), element("ul", {}, ...list.map((chat) => row(chat, chat === current)))));
   byId("chats").replaceChildren(...made);
   byId("no-chats").textContent = chats.size ? "Nothing found." : "Chats are kept in this browser only.";
   byId("no-chats").hidden = shown.length > 0;
@@ -87,9 +87,9 @@ function exportChats() {
 async function importChats() {
   const [file] = byId("import-file").files;
   byId("import-file").value = "";
-  const given = await file?.text().then(JSON.parse).catch(() => null);
-  if (!given) return;
-  const list = given.format === FORMAT && Array.isArray(given.chats) ? given.chats : [];
+  if (!file) return;
+  const given = await file.text().then(JSON.parse).catch(() => null);
+  const list = given?.format === FORMAT && Array.isArray(given.chats) ? given.chats : [];
   const taken = list.map(cleaned).filter(Boolean);
   for (const chat of taken) {
     const same = chats.get(chat.id);

@@ -111,9 +111,7 @@ function guesses(drafted, accepted) {
   const [best] = Object.entries(accepted).filter(([name]) => drafted[name]).sort(([, a], [, b]) => b - a);
   if (!best) return "Nothing has been guessed yet.";
   const [name, right] = best;
-  const of = Object.values(accepted).reduce((sum, count) => sum + count, 0);
-  const share = of ? `, ${percent(right / of)} of all right guesses` : "";
-  return `${name} guesses best: ${percent(right / drafted[name])} of its guesses were right${share}.`;
+  return `${name} helps most: ${percent(right / drafted[name])} of its guesses are right.`;
 }
 
 function showAcceptance(shares) {

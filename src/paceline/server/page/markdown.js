@@ -7,7 +7,7 @@ import { copyButton, element } from "./dom.js";
 import { mathText } from "./maths.js";
 
 const LONGEST_LIVE = 8000; // characters of code that is coloured while it grows
-const TAGS = "a blockquote br code del em h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split(" ");
+const TAGS = "a blockquote br code del em h3 h4 h5 h6 hr li ol p pre span strong table tbody td th thead tr ul".split(" ");
 const CLEAN = {
   ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["align", "class", "href", "rel", "start", "target", "title"],
   ALLOW_ARIA_ATTR: false, ALLOW_DATA_ATTR: false, RETURN_DOM_FRAGMENT: true,
@@ -28,6 +28,8 @@ const formula = (name, level, rule, open, close) => ({
   renderer: ({ tex }) => `${open} title="${escaped(tex.trim())}">${escaped(mathText(tex))}${close}`,
 });
 
+let outline = { level: 2 }; // of the heading before
+
 const marked = new Marked({
   gfm: true,
   breaks: true, // models write verses and addresses without the two spaces
@@ -37,8 +39,9 @@ const marked = new Marked({
   ],
   tokenizer: { html: () => undefined, tag: () => undefined },
   renderer: {
-    heading({ tokens, depth }) { // below the page's own
-      const level = Math.min(depth + 3, 6);
+    heading({ tokens, depth }) { // below the page's own, and none left out
+      outline.level = Math.min(depth + 2, outline.level + 1, 6);
+      const { level } = outline;
       return `<h${level} class="depth-${depth}">${this.parser.parseInline(tokens)}</h${level}>`;
     },
     link({ href, title, tokens, raw }) {
@@ -56,8 +59,9 @@ export const blocksOf = (text) => marked.lexer(text);
 
 const clean = (html) => window.DOMPurify.sanitize(html, CLEAN);
 
-/** The elements of blocks. */
-export function rendered(blocks) {
+/** The elements of blocks. after: {level} of the heading before, which is changed. */
+export function rendered(blocks, after) {
+  outline = after;
   const found = clean(marked.parser(blocks));
   for (const pre of found.querySelectorAll("pre")) frameCode(pre);
   for (const table of found.querySelectorAll("table")) frame(table, "div", { class: "table", ...focusable("Table") });

@@ -34,7 +34,7 @@ export function openSettings() {
   byId("settings-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   byId("settings").addEventListener("submit", (event) => event.preventDefault());
-  byId("settings").addEventListener("input", showPresets);
+  byId("settings").addEventListener("input", ({ target }) => target.id !== "preset" && showPresets());
   byId("marks").addEventListener("change", showMarks);
   byId("preset").addEventListener("change", () => choose(byId("preset").value));
   byId("preset-save").addEventListener("click", savePreset);

@@ -55,7 +55,7 @@ export class Question {
   refresh() {
     this.#actions.replaceChildren(
       ...arrows(this.#chat, this.#at, this.#on.pick),
-      copyButton("Copy", () => this.#record.text),
+      copyButton("Copy message", () => this.#record.text),
       iconButton("edit", "Edit", () => this.edit()));
   }
 

@@ -10,6 +10,7 @@ export class Writer {
   #runs = []; // [end, drafter] of that text
   #growing = []; // its nodes
   #drawn = 0; // characters of it that are drawn
+  #outline = { level: 2 }; // of the last heading before
 
   constructor(parent) {
     this.#parent = parent;
@@ -36,15 +37,15 @@ export class Writer {
   }
 
   #settle(blocks) {
-    this.#replace(blocks);
+    this.#replace(blocks, this.#outline);
     this.#growing = [];
     const length = lengthOf(blocks);
     this.#text = this.#text.slice(length);
     this.#runs = this.#runs.map(([end, source]) => [end - length, source]).filter(([end]) => end > 0);
   }
 
-  #replace(blocks) {
-    const made = rendered(blocks);
+  #replace(blocks, outline = { ...this.#outline }) {
+    const made = rendered(blocks, outline);
     this.#mark(made, this.#text);
     for (const node of this.#growing) node.remove();
     this.#growing = [...made.childNodes];
@@ -69,7 +70,10 @@ export class Writer {
     if (this.#runs.every(([, source]) => source === TARGET)) return;
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     const nodes = [];
-    while (walker.nextNode()) if (!walker.currentNode.parentElement?.closest(".code > .bar")) nodes.push(walker.currentNode);
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      if (node.data.trim() && !node.parentElement?.closest(".code > .bar")) nodes.push(node);
+    }
     let at = 0;
     let run = 0;
     for (const node of nodes) {
