@@ -158,6 +158,7 @@ export class Reply {
     const { thoughts, parts, thinking } = this.record;
     this.#thoughts.hidden = !thoughts.length;
     const busy = this.running && !parts.length;
+    this.#summary.classList.toggle("thinking", busy);
     this.#summary.textContent = busy ? "Thinking…" : thinking ? `Thought for ${Math.ceil(thinking)} s` : "Thoughts";
   }
 
@@ -181,12 +182,14 @@ export class Reply {
 
   refresh() {
     if (this.running) return;
+    this.node.classList.remove("marked");
     const { error, state, parts, thoughts, timings, plain } = this.record;
     const found = shares([...thoughts, ...parts]);
     const line = summary(this.record, this.text, found);
     const shown = [error && told(error)];
     if (timings) {
-      shown.push(element("details", { class: "figures" }, element("summary", {}, line),
+      const toggle = ({ target }) => this.node.classList.toggle("marked", target.open);
+      shown.push(element("details", { class: "figures", toggle }, element("summary", {}, line),
         element("p", {}, details(timings, plain)), found.length > 1 ? legend(found) : ""));
     } else if (line) {
       shown.push(element("p", { class: "figures" }, line));
