@@ -175,6 +175,9 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def tell_answer(self, answer: Answer) -> bool:
             """Send the answer; false if the client disconnects."""
+            if answer.holds_after == 0:
+                self.send(json.dumps({"prompt_progress": {"total": 3000, "processed": 1200}}))
+                self.hold()
             if answer.thoughts:
                 self.send(self.chunk({"reasoning_content": answer.thoughts}))
             for n, chunk in enumerate(answer.parts, 1):

@@ -95,12 +95,19 @@ def test_a_request_holds_the_conversation_and_the_settings(browser: Browser) -> 
 
 
 def test_text_is_shown_while_it_comes_and_is_said_aloud_once_it_is_whole(browser: Browser) -> None:
-    stand_in = StandIn([Answer(PARTS, holds_after=2)])
+    stand_in = StandIn([Answer(PARTS, holds_after=0), Answer(PARTS, holds_after=2)])
     with visiting(browser, stand_in) as page:
+        ask(page, "Count")
+        expect(page.locator(".waiting")).to_have_text("Reading the prompt: 1,200 of 3,000 tokens")
+        assert page.locator("progress").get_attribute("value") == "0.4"
+        stand_in.gate.set()
+        answered(page)
+        page.get_by_role("button", name="New chat").click()
+        stand_in.gate.clear()
         ask(page, "Count")
         expect(page.locator(".answer")).to_have_text("One two three four")
         assert page.locator("#turns").get_attribute("aria-busy") == "true"
-        assert aloud(page) == ""
+        assert aloud(page) == "New conversation."
         stand_in.gate.set()
         answered(page)
         assert aloud(page) == "Answer: One two three four five six"
@@ -244,7 +251,7 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
     with visiting(browser, stand_in) as page:
         live = page.locator("#live")
         expect(page.locator("#live-state")).to_have_text("Live")
-        assert page.locator("#model-name").inner_text() == "smollm2, llama.cpp"
+        assert page.locator("#model-name").inner_text() == "smollm2"
         assert page.locator("#speed").inner_text() == "31.2"
         assert page.locator("#compared").inner_text() == "1.4 times as fast as without drafts."
         guesses = "lookup helps most: 72% of its guesses are right."
@@ -266,7 +273,7 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
         ]  # fmt: skip
         assert live.get_by_text("2 of 8 slots").is_visible()
         assert live.get_by_text("3 of 64 places").is_visible()
-        assert live.get_by_text("Up for 2 h 3 min.").is_visible()
+        assert live.get_by_text("llama.cpp. Up for 2 h 3 min.").is_visible()
         stand_in.live = {**LIVE, "running": 0, "tokens_per_second": 3.0}
         expect(page.locator("#against-plain")).to_have_text("Plain decoding: 22 tokens/s.")
         assert page.locator("#compared").inner_text() == "Nobody is being answered."

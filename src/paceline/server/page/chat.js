@@ -211,7 +211,8 @@ async function asked(of, at, goesOn, signal) {
   try {
     return await post(sent, { continue_final_message: true, add_generation_prompt: false });
   } catch (error) {
-    if (error.status !== 400) throw error; // a server that cannot: it is asked in words
+    if (!/continue_final_message/.test(error.message)) throw error;
+    // The server or the model's template cannot: the model is asked in words.
     return post([...sent, { role: "user", content: GO_ON }]);
   }
 }

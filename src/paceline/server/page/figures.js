@@ -12,14 +12,14 @@ export const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : `${Math.
 /** ratio: a speed, divided by that of plain decoding. */
 export function speedUp(ratio) {
   if (ratio >= 0.95 && ratio < 1.05) return "as fast as without drafts";
-  return `${ratio.toFixed(1)} times as fast as without drafts`;
+  return ratio < 1 ? `${ratio.toFixed(1)} times the speed without drafts` : `${ratio.toFixed(1)} times as fast as without drafts`;
 }
 
-/** found: the `shares` of an answer. */
+/** found: the `shares` of an answer, some of which drafters wrote. */
 function guessed(found) {
-  const [first, second] = found.filter(([source]) => source !== TARGET).map(([source, share]) => `${source} guessed ${percent(share)}`);
-  if (!first) return "no drafts";
-  return `${[first, second?.replace(" guessed", "")].filter(Boolean).join(" and ")} of this answer`;
+  const drafted = found.filter(([source]) => source !== TARGET);
+  const [first, second] = drafted.map(([source, share], i) => `${source} ${i ? "" : "guessed "}${percent(share)}`);
+  return `${[first, second].filter(Boolean).join(" and ")} of this answer`;
 }
 
 /** An answer that is over, in one sentence. record: a node of a conversation. */
@@ -29,8 +29,11 @@ export function summary({ state, finish, timings, plain }, text, found) {
   if (state === "done" && !text) said.push("the model ended its answer at once");
   if (finish === "length") said.push("ended at the longest answer allowed");
   if (timings) {
-    const speed = timings.predicted_per_second;
-    said.push(plain && speed ? speedUp(speed / plain) : `${rate(speed)} tokens a second`, guessed(found));
+    const { predicted_per_second: speed, draft_n: tried } = timings;
+    const right = found.some(([source]) => source !== TARGET);
+    said.push(plain && speed && tried ? speedUp(speed / plain) : `${rate(speed)} tokens a second`);
+    if (tried) said.push(right ? guessed(found) : "no guess was right");
+    else said.push("without drafts");
   }
   const line = said.join("; ");
   return line.charAt(0).toUpperCase() + line.slice(1);

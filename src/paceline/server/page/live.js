@@ -72,7 +72,7 @@ function show(state) {
   plainEach = state.plain_tokens_per_second_each ?? null;
   if (plainEach && state.running > 0) for (const seen of watches) seen.push(plainEach);
   Object.assign(load, { running: state.running, sessions: state.sessions, waiting: state.waiting });
-  byId("model-name").textContent = `${state.model}, ${state.engine}`;
+  byId("model-name").textContent = state.model;
   showSpeed(state.tokens_per_second, state.running > 0);
   byId("guesses").textContent = guesses(state.drafted, state.accepted);
   byId("decision").textContent = state.decision;
@@ -158,10 +158,10 @@ function showTimes(shares) {
 
 const newTime = () => element("li", {}, element("span", { "aria-hidden": "true" }), document.createTextNode(""));
 
-function showLoad({ running, sessions, waiting, queue, uptime }) {
+function showLoad({ running, sessions, waiting, queue, uptime, engine }) {
   showMeter("running", running, sessions, "slots");
   showMeter("waiting", waiting, queue, "places");
-  byId("about").textContent = `Up for ${duration(uptime)}.`;
+  byId("about").textContent = `${engine}. Up for ${duration(uptime)}.`;
 }
 
 function showMeter(id, value, most, what) {

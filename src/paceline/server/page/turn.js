@@ -143,6 +143,7 @@ export class Reply {
     const { content, reasoning_content, reasoning } = choice?.delta ?? {};
     const thought = reasoning_content ?? reasoning;
     const parts = chunk.speculative?.parts;
+    if (chunk.prompt_progress) this.#waiting.read(chunk.prompt_progress);
     if (thought || content) this.#start();
     if (thought) for (const [text, source] of partsOf(thought, parts)) this.#add("thoughts", text, source);
     if (content) this.#splitter.take(partsOf(content, parts));
