@@ -251,8 +251,6 @@ function showState() {
   showChats();
 }
 
-function meter() {
+export function meter() {
   showMeter(chat, [byId("message").value, ...attached().map(({ text }) => text)].join(""));
 }
-
-export { meter };

@@ -62,7 +62,8 @@ export function cleaned(given) {
   if (!Array.isArray(given?.nodes) || !given.nodes.length) return null;
   const nodes = given.nodes.map(cleanNode);
   if (nodes.includes(null)) return null;
-  const picks = Object.entries(given.picks ?? {}).filter(([parent, at]) => nodes[at] && nodes[at].parent === Number(parent));
+  const picks = Object.entries(given.picks ?? {})
+    .filter(([parent, at]) => Number.isInteger(at) && nodes[at]?.parent === Number(parent));
   const updated = Number.isFinite(given.updated) ? given.updated : Date.now();
   return { id: text(given.id) || newId(), title: text(given.title).slice(0, 200), updated, nodes, picks: Object.fromEntries(picks) };
 }

@@ -8,6 +8,7 @@ import { visible } from "./writer.js";
 const DAY = 24 * 3600 * 1000;
 const FORMAT = "paceline-chats";
 const chats = new Map();
+let full = false; // the browser keeps no more, and that was said
 let on; // {open(chat), gone(chat), busy(chat), current()}
 
 /** on: {open, gone, busy, current}: opens a chat; one was deleted; whether an answer comes in one; which one is shown. */
@@ -17,7 +18,18 @@ export async function openLibrary(handlers) {
   byId("export").addEventListener("click", exportChats);
   byId("import").addEventListener("click", () => byId("import-file").click());
   byId("import-file").addEventListener("change", importChats);
-  for (const chat of (await kept.all()).map(cleaned).filter(Boolean)) chats.set(chat.id, chat);
+  document.addEventListener("visibilitychange", () => document.hidden || readAll());
+  await readAll();
+}
+
+/** What another tab has changed is here, too. */
+async function readAll() {
+  for (const chat of (await kept.all()).map(cleaned).filter(Boolean)) {
+    const mine = chats.get(chat.id);
+    if (mine && (on.busy(mine) || mine.updated >= chat.updated)) continue;
+    chats.set(chat.id, chat);
+    if (mine && mine === on.current()) on.open(chat);
+  }
   showChats();
 }
 
@@ -28,7 +40,9 @@ export async function keep(chat, changed = true) {
   if (changed) chat.updated = Date.now();
   chats.set(chat.id, chat);
   showChats();
-  if (!(await kept.put(chat))) toast("This browser does not keep chats, or has no room left: export them.");
+  if ((await kept.put(chat)) || full) return;
+  full = true;
+  toast("This browser does not keep chats, or has no room left: export them.");
 }
 
 function found() {
@@ -51,7 +65,10 @@ export function showChats() {
   const current = on.current();
   const made = [...groups].map(([name, list]) => element("section", {},
     element("h2", {}, name), element("ul", {}, ...list.map((chat) => row(chat, chat === current)))));
+  const focused = document.activeElement;
+  const id = focused.closest("#chats li")?.dataset.id;
   byId("chats").replaceChildren(...made);
+  if (id) byId("chats").querySelector(`[data-id="${CSS.escape(id)}"] ${focused.matches(".open") ? ".open" : ":last-child"}`)?.focus();
   byId("no-chats").textContent = chats.size ? "Nothing found." : "Chats are kept in this browser only.";
   byId("no-chats").hidden = shown.length > 0;
   byId("export").disabled = !shown.length;
@@ -62,7 +79,7 @@ function row(chat, shown) {
   const open = element("button", { type: "button", class: "quiet open", title, click: () => on.open(chat) }, title);
   if (shown) open.setAttribute("aria-current", "true");
   if (on.busy(chat)) open.append(element("span", { class: "busy" }, element("span", { class: "hidden" }, " is being answered")));
-  return element("li", {}, open, iconButton("delete", `Delete ${title}`, () => drop(chat)));
+  return element("li", { "data-id": chat.id }, open, iconButton("delete", `Delete ${title}`, () => drop(chat)));
 }
 
 function drop(chat) {

@@ -29,9 +29,12 @@ export function openPanel(id, wide) {
   });
   node.querySelector(".close").addEventListener("click", close);
   node.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || event.defaultPrevented) return;
+    if (event.key !== "Escape" || event.defaultPrevented || !covers()) return;
     event.preventDefault();
     close();
+  });
+  document.addEventListener("pointerdown", ({ target }) => {
+    if (covers() && !node.contains(target) && !target.closest("dialog, #toast")) close();
   });
   const fit = () => set(beside.matches && lasting.get(id) !== "false");
   beside.addEventListener("change", fit);
