@@ -38,8 +38,7 @@ def assert_accessible(page: Page) -> None:
     assert len(found["passes"]) > 20
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", PHONE)], ids=["light", "dark"])
 def test_every_state_is_accessible_and_fits_the_window(
     browser: Browser, size: dict[str, int], scheme: str
 ) -> None:
@@ -122,8 +121,8 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
         assert all(ringed), reached
         assert list(names) == [
             "Skip to the message", "Close the chats", "search", "Count", "Delete Count", "export", "import",
-            "library-button", "new", "title", "live-button", "settings-button", "turns", "Copy message", "Edit",
-            SUMMARY, "Copy", "Answer again", "Copy message", "Edit", "Try again", "Edit message",
+            "library-button", "new", "title", "live-button", "settings-button", "turns", "Copy message",
+            "Edit", SUMMARY, "Copy", "Answer again", "Copy message", "Edit", "Try again", "Edit message",
             "message", "attach", "send", "live", "Close the live view", "Figures for experts",
         ]  # fmt: skip
         page.keyboard.press("Tab")

@@ -15,10 +15,12 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-POLICY = ("default-src 'self'", "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'")
-POLICY += ("require-trusted-types-for 'script'", "trusted-types dompurify")
+POLICY = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify"
+)
 HEADERS = {
-    "Content-Security-Policy": "; ".join(POLICY),
+    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",

@@ -1,7 +1,7 @@
 // A question and an answer: how a node of a conversation looks.
 
 import { announce, button, copyButton, element, iconButton } from "./dom.js";
-import { textOf, versions } from "./conversation.js";
+import { path, textOf, versions } from "./conversation.js";
 import { details, summary } from "./figures.js";
 import { legend, shares } from "./sources.js";
 import { Splitter, partsOf } from "./thoughts.js";
@@ -160,7 +160,8 @@ export class Reply {
     this.#thoughts.hidden = !thoughts.length;
     const busy = this.running && !parts.length;
     this.#summary.classList.toggle("thinking", busy);
-    this.#summary.textContent = busy ? "Thinking…" : thinking ? `Thought for ${Math.ceil(thinking)} s` : "Thoughts";
+    const thought = thinking === undefined ? "Thoughts" : `Thought for ${Math.max(1, Math.ceil(thinking))} s`;
+    this.#summary.textContent = busy ? "Thinking…" : thought;
   }
 
   /** plain: tokens a second of plain decoding, or null where nobody knows. */
@@ -228,7 +229,7 @@ export class Reply {
   #actions(state) {
     const on = this.#on;
     const at = this.#at;
-    const cut = state !== "done" || this.record.finish === "length";
+    const cut = (state !== "done" || this.record.finish === "length") && path(this.#chat).at(-1) === at;
     const shown = arrows(this.#chat, at, on.pick);
     if (this.text) shown.push(copyButton("Copy", () => this.text));
     if (state === "failed") shown.push(button("Try again", () => on.retry(at)), button("Edit message", () => on.edit(at)));
