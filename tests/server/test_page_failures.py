@@ -23,7 +23,7 @@ HOSTILE = [
     "</div></article><iframe srcdoc='<script>parent.owned = 1</script>'>",
     "<svg onload='window.owned = 1'><style>* {display: none}</style>",
     "[link](javascript:owned=1) ${owned=1} {{owned=1}}",
-    "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
+    "> " * 3000, "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
 ]  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def test_hostile_text_is_text(browser: Browser, tmp_path: Path) -> None:
 
     def inert() -> None:
         text = answered(page)
-        for hostile in HOSTILE:
+        for hostile in map(str.strip, HOSTILE):
             assert text.count(hostile) == 2, hostile
         assert page.locator(".question .plain").inner_text() == HOSTILE[1]
         assert (

@@ -54,15 +54,32 @@ const marked = new Marked({
   },
 });
 
+// A model in a loop may nest thousands of lists, for which marked has no room: its text is shown as it is.
+const plain = (raw) => [{ type: "paragraph", raw, tokens: [{ type: "text", raw, text: raw }] }];
+
 /** Blocks with their `raw` text, which together are the whole. */
-export const blocksOf = (text) => marked.lexer(text);
+export function blocksOf(text) {
+  try {
+    return marked.lexer(text);
+  } catch {
+    return plain(text);
+  }
+}
+
+function htmlOf(blocks) {
+  try {
+    return marked.parser(blocks);
+  } catch {
+    return marked.parser(plain(blocks.map(({ raw }) => raw).join("")));
+  }
+}
 
 const clean = (html) => window.DOMPurify.sanitize(html, CLEAN);
 
 /** The elements of blocks. after: {level} of the heading before, which is changed. */
 export function rendered(blocks, after) {
   outline = after;
-  const found = clean(marked.parser(blocks));
+  const found = clean(htmlOf(blocks));
   for (const pre of found.querySelectorAll("pre")) frameCode(pre);
   for (const table of found.querySelectorAll("table")) frame(table, "div", { class: "table", ...focusable("Table") });
   return found;
