@@ -42,7 +42,7 @@ const on = {
 const running = () => runs.get(chat.id);
 
 export async function openChat() {
-  follower = new Follower(byId("turns"));
+  follower = new Follower(byId("turns"), byId("to-end"));
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     send();
@@ -184,6 +184,7 @@ function drawing(view, of) {
     if (now - saved > SAVE && chatOf(of.id)) {
       saved = now;
       keep(of);
+      if (of === chat) meter();
     }
     return undefined;
   };

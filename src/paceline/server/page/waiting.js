@@ -20,7 +20,7 @@ export function waiting({ tokens, perSecond }) {
     const busy = queued > 0 && running >= sessions;
     bar.hidden = passed < SOON || busy;
     if (busy) text.textContent = `All ${sessions} places are taken, and ${queued} wait: yours comes in turn`;
-    else if (passed < SOON) text.textContent = "Thinking of an answer";
+    else if (passed < SOON) text.textContent = "Waiting for the first word";
     else if (progress) text.textContent = `Reading the prompt: ${whole(progress.processed)} of ${whole(progress.total)} tokens`;
     else text.textContent = `Reading the prompt, about ${whole(tokens)} tokens`;
     if (progress) bar.value = progress.processed / progress.total;
