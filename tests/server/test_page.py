@@ -43,7 +43,7 @@ def test_an_answer_is_marked_by_who_drafted_it_and_its_figures_stand_below(brows
         line = "getComputedStyle(document.querySelector('.answer .mark')).textDecorationLine"
         assert page.evaluate(line) == "none"
         page.click(".figures summary")
-        assert page.evaluate(line) == "underline"
+        page.wait_for_function(f"{line} === 'underline'")
         legend = page.locator(".legend li").all_inner_texts()
         assert legend == ["target 44%", "lookup 41%", "suffix 15%"]
         assert page.locator(".figures p").inner_text() == (
