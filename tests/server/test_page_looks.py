@@ -19,6 +19,7 @@ PARTS.insert(0, ("Said by the target. ", "target"))
 LINES = "x = 1  # a line that is wider than any window\n" * 2 + "y" * 300
 CODE: Part = (f"\n## Head\n```python\n{LINES}\n```\n|a|b|\n|-|-|\n|[x](https://x.org)|`2`|\n", "target")
 WIDE = {"width": 1280, "height": 800}
+OUT_OF_SIGHT = ("partially ", "exceeds the grid bounds")  # axe-core's words
 SUMMARY = "1.4 times as fast as without drafts; lookahead guessed 13% and lookup 11% of this answer"
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
@@ -32,7 +33,7 @@ def assert_accessible(page: Page) -> None:
         (one["id"], node["html"][:120], [check["message"] for check in node["any"]])
         for one in found["violations"] + undecided
         for node in one["nodes"]
-        if not (one in undecided and "partially " in node["any"][0]["message"])
+        if not (one in undecided and any(reason in str(node) for reason in OUT_OF_SIGHT))
     ]
     assert problems == []
     assert len(found["passes"]) > 20

@@ -78,7 +78,7 @@ function open(other, focus = true) {
   follower.toEnd();
   if (!focus) return;
   closePanel("library");
-  byId("message").focus();
+  if (!matchMedia("(hover: none)").matches) byId("message").focus(); // a phone's keyboard would cover what was opened
 }
 
 function gone(other) {
@@ -146,6 +146,7 @@ async function run(of, at, goesOn = false) {
   view.begin({ tokens: tokensOf(of, of.nodes[at].parent).fresh, perSecond: Number(lasting.get("prompt-speed")) });
   show();
   follower.toEnd();
+  if (document.activeElement === document.body) byId("turns").focus({ preventScroll: true }); // the button has gone
   keep(of);
   const plain = watchPlain();
   const draw = drawing(view, of);
@@ -234,7 +235,10 @@ function messages(of, question) {
 
 function show() {
   const shown = path(chat).map((at) => viewOf(chat, at));
-  byId("conversation").replaceChildren(...shown.map(({ node }) => node));
+  const box = byId("conversation");
+  const nodes = shown.map(({ node }) => node);
+  for (const node of [...box.children]) if (!nodes.includes(node)) node.remove();
+  nodes.forEach((node, i) => node === box.children[i] || box.insertBefore(node, box.children[i] ?? null)); // what stays keeps its state
   for (const view of shown) view.refresh();
   byId("empty").hidden = shown.length > 0;
   byId("title").value = chat.title;

@@ -184,15 +184,16 @@ export class Reply {
 
   refresh() {
     if (this.running) return;
-    this.node.classList.remove("marked");
     const { error, state, parts, thoughts, timings, plain } = this.record;
     const found = shares([...thoughts, ...parts]);
     const line = summary(this.record, this.text, found);
     const shown = [error && told(error)];
     if (timings) {
       const toggle = ({ target }) => this.node.classList.toggle("marked", target.open);
-      shown.push(element("details", { class: "figures", toggle }, element("summary", {}, line),
-        element("p", {}, details(timings, plain)), found.length > 1 ? legend(found) : ""));
+      const figures = element("details", { class: "figures", toggle }, element("summary", {}, line),
+        element("p", {}, details(timings, plain)), found.length > 1 ? legend(found) : "");
+      figures.open = this.node.classList.contains("marked");
+      shown.push(figures);
     } else if (line) {
       shown.push(element("p", { class: "figures" }, line));
     }
