@@ -96,12 +96,14 @@ def test_a_request_holds_the_conversation_and_the_settings(browser: Browser) -> 
 
 def test_text_is_shown_while_it_comes_and_is_said_aloud_once_it_is_whole(browser: Browser) -> None:
     stand_in = StandIn([Answer(PARTS, holds_after=0), Answer(PARTS, holds_after=2)])
-    with visiting(browser, stand_in) as page:
-        ask(page, "Count")
+    with visiting(browser, stand_in, viewport={"width": 900, "height": 400}) as page:
+        ask(page, "Count\n" * 20)
         expect(page.locator(".waiting")).to_have_text("Reading the prompt: 1,200 of 3,000 tokens")
         assert page.locator("progress").get_attribute("value") == "0.4"
         stand_in.gate.set()
         answered(page)
+        expect(page.locator("#to-end")).to_be_hidden()  # the end is in sight
+        expect(page.locator(".reply .actions")).to_be_in_viewport(ratio=1)
         page.get_by_role("button", name="New chat").click()
         stand_in.gate.clear()
         ask(page, "Count")

@@ -35,7 +35,8 @@ export class Follower {
 
   /** Calls `change`, and keeps the end in sight where it was. */
   during(change) {
-    const near = this.#box.scrollTop >= this.#top && this.#distance < NEAR;
+    const distance = this.#distance; // 0 where it has become shorter, too
+    const near = distance < 2 || (distance < NEAR && this.#box.scrollTop >= this.#top);
     change();
     if (near) return this.toEnd();
     this.#top = Math.min(this.#top, this.#box.scrollTop + NEAR); // coming back to the end is enough
