@@ -67,7 +67,7 @@ def ask(page: Page, text: str) -> None:
 
 def answered(page: Page, n: int = 1) -> str:
     """Wait for the n-th answer's end, and return its text."""
-    turn = page.locator("article").nth(n - 1)
+    turn = page.locator("article.reply").nth(n - 1)
     turn.locator(".below .figures, .below .error").first.wait_for()
     return turn.locator(".answer").inner_text()
 

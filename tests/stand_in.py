@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from paceline.server.page import HEADERS, assets
+from paceline.server.page import assets, headers
 
 Part = tuple[str, str]  # text, source
 
@@ -48,12 +48,15 @@ def refusal(status: int, message: str, **headers: str) -> Refusal:
 @dataclass
 class Answer:
     """parts: one chunk each, or one for each list of them. holds_after: chunks after which it waits for the
-    server's `gate`. breaks: the connection is cut after the last part. error: ends the stream there."""
+    server's `gate`. breaks: the connection is cut after the last part. error: ends the stream there.
+    thoughts: before the parts. finish: why it ends."""
 
     parts: Sequence[Part | list[Part]]
     holds_after: int | None = None
     breaks: bool = False
     error: str = ""
+    thoughts: str = ""
+    finish: str = "stop"
 
 
 @dataclass
@@ -111,11 +114,12 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             found = assets().get(self.path)
             if found:
-                return self.reply(200, found[0], {"Content-Type": found[1], **HEADERS})
+                return self.reply(200, found[0], {"Content-Type": found[1], **headers(self.path)})
             if not self.allowed():
                 return self.refuse(refusal(401, "Invalid API key"))
             if self.path == "/v1/models":
-                data = [{"id": name, "root": f"/{name}.gguf", "meta": {}} for name in stand_in.models]
+                about = {"root": "/model.gguf", "max_model_len": 4096, "meta": {}}
+                data = [{"id": name, **about} for name in stand_in.models]
                 return self.reply(200, json.dumps({"object": "list", "data": data}).encode(), {})
             if self.path == "/live":
                 return self.streamed(self.tell_live)
@@ -171,6 +175,11 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def tell_answer(self, answer: Answer) -> bool:
             """Send the answer; false if the client disconnects."""
+            if answer.holds_after == 0:
+                self.send(json.dumps({"prompt_progress": {"total": 3000, "processed": 1200}}))
+                self.hold()
+            if answer.thoughts:
+                self.send(self.chunk({"reasoning_content": answer.thoughts}))
             for n, chunk in enumerate(answer.parts, 1):
                 if stand_in.closing.is_set():
                     return False
@@ -183,7 +192,7 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
                 return True
             if answer.breaks:
                 return False
-            self.send(self.chunk({}, last=True))
+            self.send(self.chunk({}, finish=answer.finish))
             usage = {"prompt_tokens": 34, "completion_tokens": 128, "total_tokens": 162}
             self.send(json.dumps({"object": "chat.completion.chunk", "choices": [], "usage": usage}))
             self.send("[DONE]")
@@ -194,10 +203,10 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             while not stand_in.gate.wait(0.02):
                 self.wfile.write(b"3\r\n:\n\n\r\n")
 
-        def chunk(self, delta: dict[str, str], parts: Sequence[Part] = (), *, last: bool = False) -> str:
-            choice = {"index": 0, "delta": delta, "finish_reason": "stop" if last else None}
+        def chunk(self, delta: dict[str, str], parts: Sequence[Part] = (), finish: str | None = None) -> str:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
             chunk: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [choice]}
-            chunk |= {"timings": TIMINGS} if last else {"speculative": {"parts": parts}}
+            chunk |= {"timings": TIMINGS} if finish else {"speculative": {"parts": parts}}
             return json.dumps(chunk)
 
     return Handler

@@ -24,6 +24,7 @@ TIME: dict[str, Any] = {
     "required": ["zone"],
 }
 GREEDY: Any = {"temperature": 0}
+COLD: Any = {"extra_body": GREEDY}  # the SDK has no such argument
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 
 
@@ -50,8 +51,10 @@ def claude(served: Served) -> Iterator[anthropic.Anthropic]:
 
 
 @pytest.fixture(scope="module")
-def llama(served: Served) -> ollama.Client:
-    return ollama.Client(served.url, timeout=LONG)
+def llama(served: Served) -> Iterator[ollama.Client]:
+    client = ollama.Client(served.url, timeout=LONG)
+    yield client
+    client._client.close()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def test_the_items_of_a_turn_with_tools(openai: OpenAI) -> None:
 
 
 def test_a_message_and_its_stream_are_the_chat_s_answer(claude: anthropic.Anthropic, colour: str) -> None:
-    ask: Any = {"model": "small", "messages": HI, "max_tokens": 12, "temperature": 0}
+    ask: Any = {"model": "small", "messages": HI, "max_tokens": 12, **COLD}
     made = claude.messages.create(**ask)
     assert (made.content[0].text, made.stop_reason) == (colour, "max_tokens")  # type: ignore[union-attr]
     with claude.messages.stream(**ask) as stream:
@@ -119,7 +122,7 @@ def test_a_message_and_its_stream_are_the_chat_s_answer(claude: anthropic.Anthro
 
 def test_tools_in_anthropic_s_form(claude: anthropic.Anthropic) -> None:
     tools: Any = [{"name": "time", "description": "The time", "input_schema": TIME}]
-    ask: Any = {"model": "small", "max_tokens": 40, "tools": tools, "temperature": 0}
+    ask: Any = {"model": "small", "max_tokens": 40, "tools": tools, **COLD}
     made = claude.messages.create(messages=HI, tool_choice={"type": "any"}, **ask)
     (use,) = made.content
     assert made.stop_reason == use.type == "tool_use"
@@ -191,11 +194,9 @@ def test_llama_server_s_routes(served: Served) -> None:
     parts = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert "".join(part["content"] for part in parts) == whole["content"]
     assert parts[-1]["stop"]
-    assert [part["prompt_progress"]["total"] for part in parts if "prompt_progress" in part][0] > 4
-    mixed = served.post(
-        "/completion", ask | {"prompt": [[1, 2], "three", {"prompt_string": "x"}, [4, " five"]]}
-    )
-    assert len(mixed.json()) == 4
+    assert next(part["prompt_progress"]["total"] for part in parts if "prompt_progress" in part) > 4
+    prompts = [[1, 2], "three", {"prompt_string": "x"}, [4, " five"]]
+    assert len(served.post("/completion", ask | {"prompt": prompts}).json()) == 4
     pieces = served.post("/tokenize", {"content": "a b", "with_pieces": True}).json()["tokens"]
     assert "".join(one["piece"] for one in pieces) == "a b"
     assert served.get("/props").json()["default_generation_settings"]["n_ctx"] == 1024

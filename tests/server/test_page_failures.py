@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -19,8 +22,8 @@ HOSTILE = [
     "<img src=x onerror='window.owned = 1'>",
     "</div></article><iframe srcdoc='<script>parent.owned = 1</script>'>",
     "<svg onload='window.owned = 1'><style>* {display: none}</style>",
-    "[link](javascript:owned=1) &lt;b&gt; ${owned=1} {{owned=1}}",
-    "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
+    "[link](javascript:owned=1) ${owned=1} {{owned=1}}",
+    "> " * 3000, "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
 ]  # fmt: skip
 
 
@@ -43,6 +46,7 @@ def test_stopping_ends_the_request_and_keeps_what_came(browser: Browser, how: st
         assert answered(page) == "One two three four"
         assert stand_in.left.wait(10)
         assert page.locator(".figures").inner_text() == "Stopped"
+        assert page.get_by_role("button", name="Continue").is_visible()
         assert aloud(page) == "Stopped."
         assert page.locator("#stop").is_hidden()
         expect(page.locator("#message")).to_be_focused()
@@ -64,7 +68,7 @@ def test_a_full_queue_is_told_with_when_to_try_again_and_the_message_is_kept(bro
         page.get_by_role("button", name="Try again").click()
         expect(page.locator(".answer")).to_have_text(WHOLE)
         assert page.locator(".error").count() == 0
-        assert page.locator("article").count() == 1
+        assert page.locator("article").count() == 2
     assert stand_in.asked[0] == stand_in.asked[1]
 
 
@@ -157,32 +161,61 @@ def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Br
         assert answered(page) == WHOLE
 
 
-def test_hostile_text_is_text(browser: Browser) -> None:
-    parts = [(text + "\n", "lookup" if n % 2 else "target") for n, text in enumerate(HOSTILE)]
+def test_hostile_text_is_text(browser: Browser, tmp_path: Path) -> None:
+    parts = [(text + "\n\n", "lookup" if n % 2 else "target") for n, text in enumerate(HOSTILE)]
     code: Part = ("```<b onclick=owned=1>\n" + "\n".join(HOSTILE) + "\n```\n", "suffix")
-    stand_in = StandIn([Answer([*parts, code])], models=("<img src=x onerror=owned=1>",))
+    answer = Answer([*parts, code], thoughts=HOSTILE[1])
+    stand_in = StandIn([answer], models=("<img src=x onerror=owned=1>",))
     stand_in.live["decision"] = stand_in.live["model"] = HOSTILE[1]
     stand_in.live["drafted"] = {HOSTILE[1]: 3}
+
+    def inert() -> None:
+        text = answered(page)
+        for hostile in map(str.strip, HOSTILE):
+            assert text.count(hostile) == 2, hostile
+        assert page.locator(".question .plain").inner_text() == HOSTILE[1]
+        assert (
+            page.locator(".prose :is(script, img, iframe, style, a, b), .prose svg:not(.icon)").count() == 0
+        )
+        assert page.locator(".thoughts p").text_content() == HOSTILE[1]
+        assert page.evaluate("window.owned") is None
+
     with visiting(browser, stand_in) as page:
         ask(page, HOSTILE[1])
-        text = answered(page)
-        for hostile in HOSTILE:
-            assert text.count(hostile) == 2
-        assert page.locator(".question .prose").inner_text() == HOSTILE[1]
-        assert page.locator("article :is(script, img, iframe, svg, style, a, b)").count() == 0
+        inert()
+        page.click("#expert summary")
         assert page.locator("#decision").inner_text() == HOSTILE[1]
         assert page.locator("#live :is(script, img, iframe)").count() == 0
-        assert page.evaluate("window.owned") is None
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.reload()  # what was kept is shown no other way
-        assert answered(page) == text
-        assert page.evaluate("window.owned") is None
+        inert()
+        with page.expect_download() as download:
+            page.click("#export")
+        chats = json.loads(download.value.path().read_text())
+        (chat,) = chats["chats"]
+        reply = chat["nodes"][1]
+        hostile = {"id": HOSTILE[0], "title": HOSTILE[1], "picks": {"__proto__": 1, "-1": "x", "0": 1e9}}
+        extra = {"state": HOSTILE[1], "timings": {"predicted_n": HOSTILE[1]}, "used": HOSTILE[1], "parent": 0}
+        chats["chats"] = [{**chat, **hostile, "nodes": [chat["nodes"][0], {**reply, **extra}]}]
+        chats["chats"] += [
+            None,
+            7,
+            {"nodes": [{"role": "user", "parent": 0}]},
+            {"nodes": [reply]},
+            {"nodes": "no"},
+        ]
+        (tmp_path / "chats.json").write_text(json.dumps(chats))
+        page.set_input_files("#import-file", tmp_path / "chats.json")
+        expect(page.locator("#toast")).to_have_text("1 of 6 chats are here now.")
+        page.locator("#chats .open", has_text=HOSTILE[1]).last.click()
+        inert()
+        assert page.input_value("#title") == HOSTILE[1]
+        page.set_input_files("#import-file", {"name": "x", "mimeType": "", "buffer": b"<html>"})
+        expect(page.locator("#toast")).to_have_text("This file has no chats of this page.")
 
 
 def test_characters_that_show_nothing_or_turn_others_around_are_shown(browser: Browser) -> None:
     parts: list[Part] = [("a\x00b\x1b[31mc\x7f\x85d\u202ee\u2066f\r\n\tg", "target")]
     with visiting(browser, StandIn([Answer(parts)])) as page:
         ask(page, "Show")
-        answered(page)
-        shown = page.locator(".answer .prose").text_content()
-        assert shown == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
+        assert answered(page) == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\ng"

@@ -17,8 +17,10 @@ DRAFTERS = ("lookup", "suffix", "draft", "ngram", "corpus", "views", "lookahead"
 PARTS: list[Part] = [(f"Drafted by {name}. ", name) for name in DRAFTERS]
 PARTS.insert(0, ("Said by the target. ", "target"))
 LINES = "x = 1  # a line that is wider than any window\n" * 2 + "y" * 300
-CODE: Part = (f"\n```python\n{LINES}\n```\n", "target")
+CODE: Part = (f"\n## Head\n```python\n{LINES}\n```\n|a|b|\n|-|-|\n|[x](https://x.org)|`2`|\n", "target")
 WIDE = {"width": 1280, "height": 800}
+OUT_OF_SIGHT = ("partially ", "exceeds the grid bounds")  # axe-core's words
+SUMMARY = "1.4 times as fast as without drafts; lookahead guessed 13% and lookup 11% of this answer"
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 
@@ -31,18 +33,17 @@ def assert_accessible(page: Page) -> None:
         (one["id"], node["html"][:120], [check["message"] for check in node["any"]])
         for one in found["violations"] + undecided
         for node in one["nodes"]
-        if not (one in undecided and "partially " in node["any"][0]["message"])
+        if not (one in undecided and any(reason in str(node) for reason in OUT_OF_SIGHT))
     ]
     assert problems == []
     assert len(found["passes"]) > 20
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", PHONE)], ids=["light", "dark"])
 def test_every_state_is_accessible_and_fits_the_window(
     browser: Browser, size: dict[str, int], scheme: str
 ) -> None:
-    answers: list[Any] = [Answer([*PARTS, CODE]), refusal(429, "The queue is full.")]
+    answers: list[Any] = [Answer([*PARTS, CODE], thoughts="Hm."), refusal(429, "The queue is full.")]
     answers += [Answer(PARTS, holds_after=2)]
     stand_in = StandIn(answers, key="k")
 
@@ -58,11 +59,26 @@ def test_every_state_is_accessible_and_fits_the_window(
         look()  # without a conversation
         ask(page, "Count")
         answered(page)
-        look()  # with an answer
+        page.click(".thoughts summary")
+        page.click(".figures summary")
+        look()  # with an answer, and all of it
         ask(page, "Count")
         answered(page, 2)
-        page.click("#settings-button")
-        look()  # with an error and the settings
+        page.set_input_files("#file", {"name": "a.txt", "mimeType": "", "buffer": b"text"})
+        look()  # with an error and a file
+        page.get_by_role("button", name="Edit message").click()
+        look()  # while a question is edited
+        page.get_by_role("button", name="Cancel").click()
+        page.keyboard.press("Control+/")
+        expect(page.locator("#settings-dialog")).to_be_visible()
+        look()
+        page.keyboard.press("Escape")
+        for panel in ("library", "live"):
+            if page.get_attribute(f"#{panel}-button", "aria-expanded") == "false":
+                page.click(f"#{panel}-button")
+            look()
+            page.locator(f"#{panel} .close").press("Escape" if size == PHONE else "Enter")
+            expect(page.locator(f"#{panel}-button")).to_be_focused()
         ask(page, "Count")
         expect(page.locator(".answer").nth(2)).to_contain_text("lookup")
         look()  # while an answer comes
@@ -75,10 +91,12 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Browser) -> N
         page.emulate_media(color_scheme="light")
         light = page.evaluate(ground)
         assert dark != light
+        page.click("#settings-button")
         page.select_option("#theme", "dark")
         assert page.evaluate(ground) == dark
         page.reload()
         assert page.evaluate(ground) == dark
+        page.click("#settings-button")
         page.select_option("#theme", "")
         assert page.evaluate(ground) == light
 
@@ -86,8 +104,8 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Browser) -> N
 def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser: Browser) -> None:
     where = """() => {
         const at = document.activeElement;
-        const name = at.id || (at === document.body ? "BODY" : at.textContent.trim());
-        const ring = getComputedStyle(at);
+        const name = at.id || (at === document.body ? "BODY" : at.ariaLabel || at.textContent.trim());
+        const ring = getComputedStyle(at.id === "message" ? at.form : at);
         return [name, ring.outlineStyle === "solid" && parseFloat(ring.outlineWidth) > 0];
     }"""
     reached = []
@@ -103,9 +121,16 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
         names, ringed = zip(*reached, strict=True)
         assert all(ringed), reached
         assert list(names) == [
-            "Skip to the message", "theme", "marks", "settings-button", "new", "turns", "Copy",
-            "Try again", "Edit message", "message", "send", "live",
+            "Skip to the message", "Close the chats", "search", "Count", "Delete Count", "export", "import",
+            "library-button", "new", "title", "live-button", "settings-button", "turns", "Copy message",
+            "Edit", SUMMARY, "Copy", "Answer again", "Copy message", "Edit", "Try again", "Edit message",
+            "message", "attach", "send", "live", "Close the live view", "Figures for experts",
         ]  # fmt: skip
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
+        expect(page.locator("#message")).to_be_focused()
+        page.keyboard.press("Control+k")
+        expect(page.locator("#search")).to_be_focused()
+        page.keyboard.press("Control+Shift+O")
+        expect(page.locator("article")).to_have_count(0)
         expect(page.locator("#message")).to_be_focused()

@@ -169,7 +169,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     def add_asset(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
         async def serve() -> Response:
-            return Response(content, media_type=kind, headers=page.HEADERS)
+            return Response(content, media_type=kind, headers=page.headers(path))
 
     assets = page.assets()
     for path, (content, kind) in assets.items():

@@ -1,4 +1,4 @@
-// Elements. Text goes in as text nodes: nothing in this page parses a string as HTML.
+// Elements. Text goes in as text nodes: only markdown.js makes elements of text, and cleans them.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -13,8 +13,23 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** One of the icons in index.html. */
+export function icon(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `#i-${name}`);
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(use);
+  return svg;
+}
+
 export function button(label, click) {
   return element("button", { type: "button", click }, label);
+}
+
+export function iconButton(name, label, click) {
+  return element("button", { type: "button", class: "quiet", "aria-label": label, title: label, click }, icon(name));
 }
 
 /** As many children as items, changed in place: who reads them with a screen reader stays where they are. */
@@ -28,12 +43,29 @@ export function announce(text) {
   byId("status").textContent = text;
 }
 
+let hiding;
+
+/** Shows a sentence for some seconds, with a button where there is something to do. */
+export function toast(text, label, act) {
+  const box = byId("toast");
+  const done = () => (box.hidden = true);
+  const offer = label && button(label, () => {
+    done();
+    act();
+  });
+  box.replaceChildren(...[text, offer].filter(Boolean));
+  box.hidden = false;
+  clearTimeout(hiding);
+  hiding = setTimeout(done, 8000);
+}
+
 /** A button that copies what `text` returns. */
 export function copyButton(label, text) {
-  const made = button(label, async () => {
-    made.textContent = (await copied(text())) ? "Copied" : "The browser refused";
-    announce(made.textContent);
-    setTimeout(() => (made.textContent = label), 2000);
+  const made = iconButton("copy", label, async () => {
+    const done = await copied(text());
+    made.replaceChildren(icon(done ? "check" : "close"));
+    announce(done ? "Copied" : "The browser refused");
+    setTimeout(() => made.replaceChildren(icon("copy")), 2000);
   });
   return made;
 }

@@ -1,7 +1,7 @@
 // The live view: what the server tells about itself twice a second.
 
 import { byId, element, fill } from "./dom.js";
-import { percent, rate, times, whole } from "./figures.js";
+import { percent, rate, speedUp, times, whole } from "./figures.js";
 import { Failure, events, request } from "./server.js";
 import { marked } from "./sources.js";
 
@@ -13,6 +13,7 @@ const BUSY = 0.95; // times plain decoding, below which something else takes the
 let plain = null;
 let plainEach = null; // of one answer among those under way
 const watches = new Set();
+export const load = { running: 0, sessions: 1, waiting: 0 }; // what the server has to do
 let history = [];
 
 /** Begins to watch; what it returns ends that, and tells the tokens a second that plain decoding would have brought
@@ -70,8 +71,10 @@ function show(state) {
   plain = state.plain_tokens_per_second;
   plainEach = state.plain_tokens_per_second_each ?? null;
   if (plainEach && state.running > 0) for (const seen of watches) seen.push(plainEach);
-  byId("model-name").textContent = `${state.model}, ${state.engine}`;
+  Object.assign(load, { running: state.running, sessions: state.sessions, waiting: state.waiting });
+  byId("model-name").textContent = state.model;
   showSpeed(state.tokens_per_second, state.running > 0);
+  byId("guesses").textContent = guesses(state.drafted, state.accepted);
   byId("decision").textContent = state.decision;
   showAcceptance(state.acceptance);
   showDrafters(state.drafted, state.accepted);
@@ -81,10 +84,14 @@ function show(state) {
 
 /** busy: whether anybody is being answered; a server that waits is not slow. */
 function showSpeed(speed, busy) {
+  const now = busy && speed > 0;
   byId("speed").textContent = rate(speed);
-  byId("against-plain").textContent = !plain
-    ? "Plain decoding has not been measured yet."
-    : `Plain decoding: ${rate(plain)} tokens/s.${speed && busy ? ` ${against(speed / plain)}` : ""}`;
+  byId("live-short").textContent = now ? `${rate(speed)} tokens/s` : "Live";
+  byId("compared").textContent = now && plain ? against(speed / plain) : "Nobody is being answered.";
+  if (now && !plain) byId("compared").textContent = "How fast it would be without drafts is not measured yet.";
+  byId("against-plain").textContent = plain
+    ? `Plain decoding: ${rate(plain)} tokens/s.${now ? ` Now ${times(speed / plain)} that.` : ""}`
+    : "Plain decoding has not been measured yet.";
   history = [...history, speed].slice(-HISTORY);
   const top = 1.1 * Math.max(...history, plain ?? 0, 1);
   const height = (value) => (40 * (1 - value / top)).toFixed(1);
@@ -95,7 +102,16 @@ function showSpeed(speed, busy) {
 }
 
 function against(ratio) {
-  return ratio < BUSY ? "Now less: busy with prompts or other work." : `Now ${times(ratio)} that.`;
+  const text = ratio < BUSY ? "busy with prompts or other work" : speedUp(ratio);
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+}
+
+/** Whose guesses were right most often in number. */
+function guesses(drafted, accepted) {
+  const [best] = Object.entries(accepted).filter(([name]) => drafted[name]).sort(([, a], [, b]) => b - a);
+  if (!best) return "Nothing has been guessed yet.";
+  const [name, right] = best;
+  return `${name} helps most: ${percent(right / drafted[name])} of its guesses are right.`;
 }
 
 function showAcceptance(shares) {
@@ -142,10 +158,10 @@ function showTimes(shares) {
 
 const newTime = () => element("li", {}, element("span", { "aria-hidden": "true" }), document.createTextNode(""));
 
-function showLoad({ running, sessions, waiting, queue, uptime }) {
+function showLoad({ running, sessions, waiting, queue, uptime, engine }) {
   showMeter("running", running, sessions, "slots");
   showMeter("waiting", waiting, queue, "places");
-  byId("about").textContent = `Up for ${duration(uptime)}.`;
+  byId("about").textContent = `${engine}. Up for ${duration(uptime)}.`;
 }
 
 function showMeter(id, value, most, what) {

@@ -1,8 +1,9 @@
 // Puts the page together.
 
-import { openChat } from "./chat.js";
+import { meter, openChat, startAnew, stop } from "./chat.js";
 import { byId } from "./dom.js";
 import { follow } from "./live.js";
+import { openPanel, showPanel } from "./panels.js";
 import { Failure, onKeyNeeded } from "./server.js";
 import { loadModels, openSettings } from "./settings.js";
 import { lasting } from "./store.js";
@@ -39,13 +40,32 @@ function askForKey(refused) {
 
 /** The models, for the settings; where that fails, the next message says why. */
 function tryModels() {
-  loadModels().catch((error) => {
+  loadModels().then(meter, (error) => {
     if (!(error instanceof Failure)) throw error;
   });
 }
 
+function search() {
+  showPanel("library");
+  byId("search").focus();
+}
+
+const SHORTCUTS = { k: search, "shift o": startAnew, "/": () => byId("settings-dialog").showModal() };
+
+document.addEventListener("keydown", (event) => {
+  if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") stop();
+  const key = event.key.toLowerCase(); // "/" takes Shift on some keyboards
+  const act = (event.ctrlKey || event.metaKey) && SHORTCUTS[event.shiftKey && key !== "/" ? `shift ${key}` : key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+});
+
 openTheme();
 openSettings();
+openPanel("library", 64);
+openPanel("live", 80);
 openChat();
 onKeyNeeded(askForKey);
 follow(tryModels);

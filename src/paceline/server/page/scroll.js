@@ -1,49 +1,45 @@
 // Keeps the end of an answer in sight while it grows, unless the reader has scrolled away from it.
 
 const NEAR = 48; // pixels from the end that still count as the end
+const FAR = 200; // from which on a button leads there
 
-/** turns: the conversation, which scrolls in itself on a wide window; on a narrow one the page does, and `chat`
- *  is the part of it that ends with the composer. */
 export class Follower {
-  #turns;
-  #chat;
-  #due = false;
+  #box;
+  #button;
+  #top = 0; // where it was scrolled to
 
-  constructor(turns, chat) {
-    this.#turns = turns;
-    this.#chat = chat;
+  /** box: what scrolls. button: leads to the end, and is shown where that is out of sight. */
+  constructor(box, button) {
+    [this.#box, this.#button] = [box, button];
+    box.addEventListener("scroll", () => this.#offer());
+    button.addEventListener("click", () => {
+      this.toEnd();
+      box.focus({ preventScroll: true });
+    });
   }
 
-  get #inside() {
-    return getComputedStyle(this.#turns).overflowY === "auto";
+  get #distance() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#box;
+    return scrollHeight - scrollTop - clientHeight;
   }
 
-  /** Pixels between what is in sight and the end; negative where the reader is beyond it. */
-  #distance() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#turns;
-    if (this.#inside) return scrollHeight - scrollTop - clientHeight;
-    return this.#chat.getBoundingClientRect().bottom - window.innerHeight;
-  }
-
-  #place() {
-    return this.#inside ? this.#turns.scrollTop : window.scrollY;
+  #offer() {
+    this.#button.hidden = this.#distance < FAR;
   }
 
   toEnd() {
-    if (this.#inside) this.#turns.scrollTop = this.#turns.scrollHeight;
-    else window.scrollBy(0, this.#distance());
+    this.#box.scrollTop = this.#box.scrollHeight;
+    this.#top = this.#box.scrollTop;
+    this.#offer();
   }
 
   /** Calls `change`, and keeps the end in sight where it was. */
   during(change) {
-    const near = this.#due || Math.abs(this.#distance()) < NEAR;
+    const distance = this.#distance; // 0 where it has become shorter, too
+    const near = distance < 2 || (distance < NEAR && this.#box.scrollTop >= this.#top);
     change();
-    if (!near || this.#due) return;
-    this.#due = true;
-    const place = this.#place();
-    requestAnimationFrame(() => {
-      this.#due = false;
-      if (this.#place() >= place) this.toEnd(); // else the reader has scrolled up meanwhile
-    });
+    if (near) return this.toEnd();
+    this.#top = Math.min(this.#top, this.#box.scrollTop + NEAR); // coming back to the end is enough
+    return this.#offer();
   }
 }

@@ -31,8 +31,8 @@ export function shares(parts) {
 }
 
 /** The shares as a line, each name marked as its text is. */
-export function legend(parts) {
-  const items = shares(parts).map(([source, share]) =>
+export function legend(found) {
+  const items = found.map(([source, share]) =>
     element("li", {}, source === TARGET ? "target" : marked(source, source), ` ${percent(share)}`));
   return element("div", { class: "legend", title: "Shares of the characters" }, "Text by", element("ul", {}, ...items));
 }

@@ -10,20 +10,11 @@ function storeOf(kind) {
         return null;
       }
     },
-    /** Whether it was kept. */
     set(name, value) {
       try {
         window[kind].setItem(`paceline.${name}`, value);
-        return true;
       } catch {
-        return false;
-      }
-    },
-    drop(name) {
-      try {
-        window[kind].removeItem(`paceline.${name}`);
-      } catch {
-        // There is nothing to drop where nothing is kept.
+        // It is not kept, then.
       }
     },
   };
@@ -31,3 +22,42 @@ function storeOf(kind) {
 
 export const lasting = storeOf("localStorage");
 export const tab = storeOf("sessionStorage");
+
+let opened = null; // a promise of the database, or of null where the browser has none
+
+function database() {
+  opened ??= new Promise((resolve) => {
+    try {
+      const request = indexedDB.open("paceline", 1);
+      request.onupgradeneeded = () => request.result.createObjectStore("chats", { keyPath: "id" });
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => resolve(null);
+    } catch {
+      resolve(null);
+    }
+  });
+  return opened;
+}
+
+/** What `act` asked of the store of chats; undefined where the browser refuses. */
+async function inChats(mode, act) {
+  const found = await database();
+  return new Promise((resolve) => {
+    try {
+      const transaction = found.transaction("chats", mode);
+      const request = act(transaction.objectStore("chats"));
+      transaction.oncomplete = () => resolve(request.result);
+      transaction.onabort = () => resolve(undefined);
+    } catch {
+      resolve(undefined);
+    }
+  });
+}
+
+/** The conversations. Each is a promise. */
+export const kept = {
+  all: () => inChats("readonly", (chats) => chats.getAll()).then((found) => found ?? []),
+  /** Whether there was room for it. */
+  put: (chat) => inChats("readwrite", (chats) => chats.put(chat)).then((key) => key !== undefined),
+  drop: (id) => inChats("readwrite", (chats) => chats.delete(id)),
+};

