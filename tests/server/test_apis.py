@@ -62,7 +62,7 @@ def colour(openai: OpenAI) -> str:
     """The answer to HI, by the API that the others are compared with."""
     made = openai.chat.completions.create(model="small", messages=HI, max_tokens=12, **GREEDY)
     assert made.choices[0].message.content
-    return made.choices[0].message.content
+    return str(made.choices[0].message.content)
 
 
 def test_a_response_and_its_stream_are_the_chat_s_answer(openai: OpenAI, colour: str) -> None:
@@ -97,9 +97,9 @@ def test_the_items_of_a_turn_with_tools(openai: OpenAI) -> None:
         "call_id": call.call_id,
         "output": [{"type": "input_text", "text": "noon"}],
     }
-    thought = {"type": "reasoning", "summary": [], "encrypted_content": None}
+    thought: Any = {"type": "reasoning", "summary": [], "encrypted_content": None}
     items: Any = [{"role": "user", "content": "What time is it?"}, thought, call.to_dict(), result]
-    assert openai.responses.create(input=items, **ask).usage.input_tokens > made.usage.input_tokens  # type: ignore[union-attr]
+    assert openai.responses.create(input=items, **ask).usage.input_tokens > made.usage.input_tokens
     with openai.responses.stream(input="What time is it?", tool_choice="required", **ask) as stream:
         pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
         final = stream.get_final_response().output[0]
@@ -109,7 +109,7 @@ def test_the_items_of_a_turn_with_tools(openai: OpenAI) -> None:
 def test_a_message_and_its_stream_are_the_chat_s_answer(claude: anthropic.Anthropic, colour: str) -> None:
     ask: Any = {"model": "small", "messages": HI, "max_tokens": 12, **COLD}
     made = claude.messages.create(**ask)
-    assert (made.content[0].text, made.stop_reason) == (colour, "max_tokens")  # type: ignore[union-attr]
+    assert (made.content[0].text, made.stop_reason) == (colour, "max_tokens")
     with claude.messages.stream(**ask) as stream:
         assert "".join(stream.text_stream) == colour
         assert stream.get_final_message().usage.output_tokens == 12
@@ -170,7 +170,7 @@ def test_ollama_s_client(llama: ollama.Client, colour: str) -> None:
     assert llama.generate("small", "Name a colour.", options=options).response == colour
     assert llama.generate("small").done_reason == "load"
     raw = llama.generate("small", "One, two,", raw=True, options=options, stream=True)
-    assert "".join(part.response for part in raw)
+    assert "".join(part.response or "" for part in raw)
     shape = llama.chat("small", HI, format=TIME, options=options | {"num_predict": 30})
     assert json.loads(shape.message.content or "")["zone"] in ("utc", "local")
     assert llama.list().models[0].model == "small"

@@ -200,11 +200,13 @@ function change(view, act) {
   else act();
 }
 
+const TELLING = { stream_options: { include_usage: true }, return_progress: true };
+
 async function asked(of, at, goesOn, signal) {
   const settings = await requestSettings(signal);
   const sent = messages(of, of.nodes[at].parent);
   const post = async (list, more) => {
-    const body = { ...settings, messages: list, stream: true, stream_options: { include_usage: true }, ...more };
+    const body = { ...settings, messages: list, stream: true, ...TELLING, ...more };
     const headers = { "Content-Type": "application/json" };
     return events(await request("v1/chat/completions", { method: "POST", headers, signal, body: JSON.stringify(body) }));
   };
