@@ -142,7 +142,7 @@ SECRET = "Xyzzy"
 def talk(url: str) -> None:
     """Send requests with a secret at every place that a log might copy."""
     body: dict[str, Any] = {"prompt": "1234", "stop": SECRET, "user": SECRET, "max_tokens": 5}
-    for more in ({}, {"stream": True}, {SECRET: 1}, {"temperature": SECRET}, {"model": SECRET}):
+    for more in ({}, {"stream": True}, {"flavour": SECRET}, {"temperature": SECRET}, {"model": SECRET}):
         httpx2.post(f"{url}/v1/completions", json=body | more, timeout=LONG)
     httpx2.post(f"{url}/tokenize", json={"content": SECRET}, timeout=LONG)
     httpx2.post(f"{url}/v1/completions?q={SECRET}", content=f'{{"{SECRET}"', timeout=LONG)

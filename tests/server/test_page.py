@@ -77,7 +77,7 @@ def test_a_request_holds_the_conversation_and_the_settings(browser: Browser) -> 
         ask(page, "Again")
         answered(page, 2)
     first, second = stand_in.asked
-    how = {"stream": True, "stream_options": {"include_usage": True}}
+    how = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
     assert first == how | {
         "model": "smollm2",
         "messages": [{"role": "user", "content": "Count"}],

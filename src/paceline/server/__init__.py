@@ -2,8 +2,9 @@
 
 service.py     the engine's thread, with limits, metrics and the page's figures
 metrics.py     Prometheus metrics; live_stats.py: the page's figures
-schemas.py     HTTP requests; convert.py: HTTP requests to requests of the engine
-responses.py   HTTP responses
+schemas.py     OpenAI's HTTP requests; convert.py: those to requests of the engine, chat_messages.py: their messages
+apis/          the APIs: each from its own form to OpenAI's requests, and back
+streams.py     outputs as they come; info.py: routes that describe the model
 errors.py      HTTP errors
 connection.py  one client's connection; a stalled connection is closed
 security.py    checks before a request is read: keys, hosts, sizes, stalls
