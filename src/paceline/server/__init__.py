@@ -2,7 +2,7 @@
 
 service.py     the engine's thread, with limits, metrics and the page's figures
 metrics.py     Prometheus metrics; live_stats.py: the page's figures
-schemas.py     OpenAI's HTTP requests; convert.py: those to requests of the engine, chat_messages.py: their messages
+schemas.py     requests in OpenAI's form; convert.py: those to the engine's, chat_messages.py: their messages
 apis/          the APIs: each from its own form to OpenAI's requests, and back
 streams.py     outputs as they come; info.py: routes that describe the model
 errors.py      HTTP errors
