@@ -16,6 +16,7 @@ from paceline.cli import (
     chat,
     corpus,
     doctor,
+    launch,
     lossy,
     options,
     pairs,
@@ -54,6 +55,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     lossy.prefill: "Long prompts computed in part: time to the first token and quality.",
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
+    launch.launch: "An agent or a chat page, set up for a server.",
     pull.pull: "Download a model.",
 }
 for _command, _help in COMMANDS.items():

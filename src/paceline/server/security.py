@@ -215,7 +215,9 @@ def replayed(messages: deque[Message], receive: Receive) -> Receive:
 
 async def send_error(send: Send, refused: RequestRejected, receive: Receive, path: str) -> None:
     status = refused.status
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = {401: "authentication_error"}.get(
+        status, "server_error" if status >= 500 else "invalid_request_error"
+    )
     body = json.dumps(ErrorInfo(status, str(refused), kind, refused.code).body(path)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, AnswerState, Event, Json, Writer
+from paceline.server.apis.answer import Answers, AnswerState, Event, Json, Writer, finite_logprob
 from paceline.server.apis.parts import Notes, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
@@ -93,7 +93,8 @@ class LlamaWriter(Writer):
     def _whole(self, index: int, answer: AnswerState) -> Json:
         handle, end, body = answer.handle, answer.finish, self._body
         sampling = asdict(handle.request.sampling)
-        sampling["logit_bias"] = [list(pair) for pair in handle.request.sampling.logit_bias.items()]
+        biases = handle.request.sampling.logit_bias.items()
+        sampling["logit_bias"] = [{"token": token, "bias": finite_logprob(bias)} for token, bias in biases]
         settings = {"n_predict": handle.request.max_tokens, "seed": handle.request.seed, **sampling}
         return {
             "index": index,
