@@ -1,0 +1,122 @@
+"""llama.cpp's own server tests against `paceline serve`; they are in llama-cpp-python's source package.
+
+    python -m tools.llama_server_tests [NAME ...]
+
+NAME: chat_completion, completion, ...; by default all of FILES. Prints a line for each test that fails, and
+how many passed or were left out, with the reasons. The exit code is 1 if a test fails. Their servers have
+models of 260,000 parameters that tell stories; ours has SmolLM2, so what asserts their words is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from time import sleep
+from urllib.request import urlopen
+from xml.etree import ElementTree
+
+BUILD = Path("build/llama-server-tests")
+INSIDE = "vendor/llama.cpp/tools/server/tests/"
+PORT = 8080  # where their tests look
+KEY = "sk-this-is-the-secret-key"  # theirs
+FILES = [
+    *("basic", "chat_completion", "completion", "compat_anthropic", "compat_oai_responses", "embedding"),
+    *("ignore_eos", "infill", "security", "stream", "template", "tokenize", "tool_call"),
+]
+OPTIONS = {"security": ["--api-key", KEY, "--cors", "*"]}
+WORDS = "asserts words, or numbers of tokens, of their models"
+START = "starts llama-server with an option of its own"
+# By pattern of the test's name; the first that matches.
+LEFT_OUT: dict[str, str] = {}
+
+
+def source() -> Path:
+    """Return the folder of their tests, which is unpacked once."""
+    folder = BUILD / INSIDE
+    if folder.exists():
+        return folder
+    package = f"llama-cpp-python=={version('llama-cpp-python')}"
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-d",
+        str(BUILD),
+    ]
+    subprocess.run([*command, package], check=True)
+    (archive,) = BUILD.glob("llama_cpp_python-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            inner = member.name.partition("/")[2]
+            if inner.startswith(INSIDE) and member.isfile():
+                member.name = inner
+                packed.extract(member, BUILD, filter="data")
+    (folder / "wget.py").write_text("")  # which they import, to download models
+    return folder
+
+
+def run(folder: Path, name: str) -> ElementTree.Element:
+    """Run a file of tests against a server of ours; return pytest's report."""
+    report = (BUILD / f"{name}.xml").absolute()
+    serve = [sys.executable, "-m", "paceline", "serve", "-m", "zoo:smollm2", "--port", str(PORT), "-n", "64"]
+    aliases = ["--alias", "llama-test-model", "--alias", "*", "-c", "2048", "--sessions", "2", "--quiet"]
+    server = subprocess.Popen([*serve, *aliases, *OPTIONS.get(name, [])], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(240):
+            try:
+                urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5).close()
+                break
+            except OSError:
+                sleep(0.5)
+        environment = {**os.environ, "DEBUG_EXTERNAL": "1", "PORT": str(PORT), "PYTHONPATH": "."}
+        options = ["-q", "-c", "/dev/null", "--rootdir", ".", "-m", "not slow", "-p", "no:cacheprovider"]
+        options += ["-W", "ignore", f"--junitxml={report}", f"unit/test_{name}.py"]
+        command = [sys.executable, "-m", "pytest", *options]
+        subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
+    finally:
+        server.terminate()
+        server.wait()
+    return ElementTree.parse(report).getroot()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *FILES], default=FILES)
+    folder, reasons, failed = source(), Counter[str](), 0
+    for name in parser.parse_args().names:
+        counts = Counter[str]()
+        for case in run(folder, name).iter("testcase"):
+            title = f"{name}::{case.get('name')}"
+            left_out = next((why for pattern, why in LEFT_OUT.items() if re.search(pattern, title)), None)
+            bad = next((one for one in case if one.tag in ("failure", "error")), None)
+            if case.find("skipped") is not None:
+                counts["skipped by themselves"] += 1
+            elif bad is None:
+                counts["passed"] += 1
+            elif left_out is not None:
+                counts["left out"] += 1
+                reasons[left_out] += 1
+            else:
+                counts["failed"] += 1
+                failed += 1
+                print(f"  {title}: {(bad.get('message') or '').splitlines()[:1]}")
+        print(f"{name}: {', '.join(f'{n} {what}' for what, n in counts.items())}", flush=True)
+    for why, n in reasons.most_common():
+        print(f"left out: {n} that {why}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
