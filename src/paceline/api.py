@@ -65,11 +65,12 @@ class LLM:
         """Register a function that `close` calls before it frees the models."""
         self._closing.append(call)
 
-    def tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        """Tokenise a text, or check a list of token ids. Raises UsageError and ContextError."""
+    def tokens(self, prompt: str | Sequence[int], *, special: bool = False) -> list[int]:
+        """Tokenise a text, or check a list of token ids. special: control tokens in the text are such.
+        Raises UsageError and ContextError."""
         if isinstance(prompt, str):
             self._require_room(prompt)
-            return self.target.text.encode(typed.text("the prompt", prompt))
+            return self.target.text.encode(typed.text("the prompt", prompt), special=special)
         tokens = typed.items("the prompt", prompt, "text, or a list of token ids")
         return [typed.integer("the prompt: token", token) for token in tokens]
 

@@ -200,7 +200,7 @@ def note_headers(notes: Sequence[str]) -> dict[str, str]:
     """Return the header of a request's notes, which are logged, too."""
     if not notes:
         return {}
-    line = truncated(printable("; ".join(dict.fromkeys(notes))), 500)
+    line = truncated("; ".join(dict.fromkeys(notes)), 500)
     log.info("request: %s", line)
     return {NOTE_HEADER: line.encode("ascii", "replace").decode()}
 

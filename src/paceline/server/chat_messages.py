@@ -12,15 +12,15 @@ from paceline.speculative.printable import count
 
 def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
     """Return messages without images and files that were sent in earlier turns, which are noted.
-    Raises UsageError for those in the last message of the user or a tool."""
+    Raises UsageError for those that came since the last answer."""
     read, n_left = list(messages), 0
-    newest = max((at for at, one in enumerate(read) if one.get("role") in ("user", "tool")), default=-1)
+    newest = max((at for at, one in enumerate(read) if one.get("role") == "assistant"), default=-1)
     for at, message in enumerate(read):
         content = message.get("content")
         if not isinstance(content, list) or all(_is_text(part) for part in content):
             continue
         texts = [part for part in content if _is_text(part)]
-        if at == newest:
+        if at > newest:
             kind = next(
                 part.get("type") if isinstance(part, dict) else part for part in content if not _is_text(part)
             )

@@ -12,7 +12,13 @@ from typing import Any
 
 from paceline.api import LLM
 from paceline.server.chat_messages import one_system_message, readable_parts
-from paceline.server.schemas import ChatRequest, CompletionRequest, ResponseFormat, SamplingRequest
+from paceline.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    FimRequest,
+    ResponseFormat,
+    SamplingRequest,
+)
 from paceline.server.service import ServerLimits
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
@@ -50,11 +56,11 @@ def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, 
     fields |= {"logprobs": request.logprobs}
     requests = list[GenerationRequest]()
     for prompt in prompts:
-        if request.suffix is None:
-            tokens = prompt_tokens(llm, prompt)
+        if request.suffix or isinstance(request, FimRequest):
+            texts, files = (typed.text("prompt", prompt), request.suffix or ""), request.fim_files
+            tokens = infill_tokens(llm.target.text, llm.target.vocab, *texts, files)
         else:
-            text = typed.text("prompt", prompt)
-            tokens = infill_tokens(llm.target.text, llm.target.vocab, text, request.suffix, request.fim_files)
+            tokens = prompt_tokens(llm, prompt)
         requests += _requests(llm, limits, request, request.max_tokens, tokens, notes, **fields)
     return ParsedRequest(requests, notes=tuple(dict.fromkeys(notes)))
 
@@ -69,19 +75,21 @@ def prompts_of(given: Any) -> list[Any]:
 
 
 def prompt_tokens(llm: LLM, prompt: Any) -> list[int]:
-    """Tokenise a prompt: text, {"prompt_string": text}, or a list of tokens and texts."""
+    """Tokenise a prompt: text, {"prompt_string": text}, or a list of tokens and texts.
+    Control tokens in a text are such: clients write the templates of models themselves."""
     if isinstance(prompt, Mapping):
         if prompt.get("multimodal_data"):
             raise UsageError("prompt: image input is not supported: this server reads text only")
         prompt = typed.text("prompt: its prompt_string", prompt.get("prompt_string"))
     if isinstance(prompt, str) or not any(isinstance(part, str) for part in typed.items("prompt", prompt)):
-        return llm.tokens(prompt)
+        return llm.tokens(prompt, special=True)
     tokens = list[int]()
     for part in prompt:
         if not isinstance(part, str):
             tokens += llm.tokens([part])
         else:
-            tokens += llm.target.text.encode_continuation(part) if tokens else llm.tokens(part)
+            more = llm.target.text.encode_continuation
+            tokens += more(part, special=True) if tokens else llm.tokens(part, special=True)
     return tokens
 
 
@@ -122,6 +130,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     if choice.tools or thought is not None:
         parser = partial(AnswerParser, form, choice.tools, prefix=prefix)
         new_parser = partial(parser, thought=thought or THINK, thinking=is_open and thinks)
+    fields["visible_control_tokens"] = {} if new_parser is None else llm.visible_control_tokens
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     requests = _requests(llm, limits, request, most, tokens, notes, grammar=grammar, **fields)
     return ParsedRequest(requests, new_parser, tuple(dict.fromkeys(notes)))

@@ -71,7 +71,7 @@ class ErrorInfo:
             )
             return {"type": "error", "error": {"type": kind, "message": message}}
         error: Json = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
-        if path.startswith("/v1/responses"):
+        if path.startswith(("/v1/responses", "/responses")):
             return {
                 "type": "error",
                 "error": error,

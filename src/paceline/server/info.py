@@ -153,6 +153,7 @@ def add_routes(
             tokens = text.encode(body.content, special=body.parse_special, add_bos=body.add_special)
         else:
             tokens = prompt_tokens(llm, body.content)
+            require_tokens("content", tokens)
         if not body.with_pieces:
             return {"tokens": tokens}
         return {"tokens": [{"id": token, "piece": piece_json(token)} for token in tokens]}
@@ -164,9 +165,12 @@ def add_routes(
         except UnicodeDecodeError:
             return list(piece)
 
+    def require_tokens(name: str, tokens: Sequence[int]) -> None:
+        size = target.vocab.size
+        if wrong := [token for token in tokens if not 0 <= token < size]:
+            raise UsageError(f"{name}: {wrong[0]}: the model's tokens are 0 to {size - 1}")
+
     @app.post("/detokenize", summary="Tokens to text")
     def detokenize(body: schemas.DetokenizeRequest) -> Json:
-        size, piece = target.vocab.size, text.piece
-        if (last := max(body.tokens, default=0)) >= size:
-            raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
-        return {"content": b"".join(map(piece, body.tokens)).decode(errors="replace")}
+        require_tokens("tokens", body.tokens)
+        return {"content": b"".join(map(text.piece, body.tokens)).decode(errors="replace")}

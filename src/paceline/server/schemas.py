@@ -46,7 +46,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "lora": ([],),
     "modalities": (["text"],),
     "multimodal_data": ([],),
-    "n_indent": (0,),
     "post_sampling_probs": (False,),
     "prompt_logprobs": (0,),
     "stop_token_ids": ([],),

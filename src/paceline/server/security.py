@@ -129,7 +129,9 @@ class SecurityMiddleware:
         pieces: list[bytes] = []
         try:
             if await self._read(self._check_headers(scope, headers), receive, pieces):
-                if "origin" not in headers:  # curl's default is no JSON; web pages could send that unasked
+                if (
+                    "origin" not in headers and "sec-fetch-site" not in headers
+                ):  # curl's default is no JSON; web pages could send that unasked
                     others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
                     scope["headers"] = [*others, (b"content-type", b"application/json")]
                 pieces[:] = [b"".join(pieces)]

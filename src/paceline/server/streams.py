@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import Any
@@ -17,7 +18,9 @@ from paceline.server.apis.answer import Answers, Event, Writer, log_fields
 from paceline.server.convert import ParsedRequest
 from paceline.server.errors import MODEL_FAILED, describe
 from paceline.server.service import ServingEngine
-from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+from paceline.speculative.errors import ClosingError, PacelineError, TooSlowError, UsageError
+
+log = logging.getLogger("paceline.server")
 
 
 class CompletionOutputs:
@@ -116,7 +119,9 @@ async def event_stream(
         for event in writer.end():
             yield encode(event)
     except Exception as error:
-        named = path.startswith(("/v1/messages", "/v1/responses"))
+        if not isinstance(error, PacelineError | HTTPException):
+            log.exception("a stream has failed")
+        named = path.startswith(("/v1/messages", "/v1/responses", "/responses"))
         yield encode(("error" if named else "", describe(error).body(path)))
     if writer.trailer:
         yield writer.trailer

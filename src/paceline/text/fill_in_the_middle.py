@@ -63,6 +63,8 @@ def infill_tokens(
             tokens += [file_mark, *text.encode(f"{name}\n{content}", add_bos=False)]
         else:
             tokens += text.encode(f"\n\n--- {name} ---\n\n{content}", add_bos=False)
+    if file_mark is not None and files:
+        tokens += [file_mark, *text.encode("filename\n", add_bos=False)]  # as llama.cpp has it
     tokens += [before, *text.encode(prefix, add_bos=False), after]
     return [*tokens, *text.encode(suffix, add_bos=False), middle]
 
@@ -71,6 +73,6 @@ def control_token(text: Text, names: Sequence[str]) -> int | None:
     """Return the control token that has one of these names."""
     for name in names:
         tokens = text.encode(name, special=True, add_bos=False)
-        if len(tokens) == 1 and not text.piece(tokens[0]):
+        if len(tokens) == 1:
             return tokens[0]
     return None

@@ -20,7 +20,7 @@ Tool = dict[str, Any]  # {"type": "function", "function": {"name": ..., "paramet
 Prompt = str | Iterable[Mapping[str, Any]]
 
 MAX_JSON_DEPTH = 40  # nested lists and mappings
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # the usual name first
 RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token")
 
@@ -115,7 +115,7 @@ def _arguments(name: str, arguments: Any) -> Any:
 def function_name(name: str, value: Any) -> str:
     """Validate the name of a function. Raises UsageError."""
     if not NAME.fullmatch(typed.text(name, value)):
-        raise typed.invalid(name, value, "of 1 to 64 letters, digits, _, - and .")
+        raise typed.invalid(name, value, "of 1 to 128 letters, digits, _, - and .")
     return str(value)
 
 

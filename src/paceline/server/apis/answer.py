@@ -20,12 +20,12 @@ Event = tuple[str, Json]  # its name, which may be empty, and its data
 
 @dataclass
 class AnswerState:
-    """An answer so far. calls: in OpenAI's form."""
+    """An answer so far. calls: in OpenAI's form, with arguments in pieces."""
 
     handle: RequestHandle
     parser: Any = None
-    content: str = ""
-    reasoning: str = ""
+    content: list[str] = field(default_factory=list)  # in pieces, as the next one
+    reasoning: list[str] = field(default_factory=list)
     calls: list[Json] = field(default_factory=list)
     has_progress: bool = False  # of its prompt was reported, and was it the last
     is_prefilled: bool = False
@@ -39,15 +39,17 @@ class AnswerState:
                 parsed += self.parser.finish(cut=update.finish.is_truncated)
             new = [delta.openai() for delta in parsed]
         for delta in new:
-            self.content += delta.get("content") or ""
-            self.reasoning += delta.get("reasoning_content") or ""
+            self.content.append(delta.get("content") or "")
+            self.reasoning.append(delta.get("reasoning_content") or "")
             for call in delta.get("tool_calls", ()):
                 if call["index"] == len(self.calls):
                     first = {"id": call["id"], "type": "function"}
                     self.calls.append(
-                        first | {"function": {"name": call["function"]["name"], "arguments": ""}}
+                        first | {"function": {"name": call["function"]["name"], "arguments": list[str]()}}
                     )
-                self.calls[call["index"]]["function"]["arguments"] += call["function"].get("arguments") or ""
+                self.calls[call["index"]]["function"]["arguments"].append(
+                    call["function"].get("arguments") or ""
+                )
         return new
 
     @property
@@ -57,10 +59,17 @@ class AnswerState:
 
     @property
     def message(self) -> Json:
-        out: Json = {"role": "assistant", "content": self.content}
+        content, reasoning = "".join(self.content), "".join(self.reasoning)
+        out: Json = {"role": "assistant", "content": content}
         if self.calls:
-            out |= {"content": self.content or None, "tool_calls": self.calls}
-        return out | ({"reasoning_content": self.reasoning} if self.reasoning else {})
+            out |= {"content": content or None, "tool_calls": self._joined_calls()}
+        return out | ({"reasoning_content": reasoning} if reasoning else {})
+
+    def _joined_calls(self) -> list[Json]:
+        return [
+            {**call, "function": {**call["function"], "arguments": "".join(call["function"]["arguments"])}}
+            for call in self.calls
+        ]
 
     @property
     def finish_reason(self) -> str:
@@ -179,8 +188,12 @@ class ContentBlock:
     index: int
     id: str = ""
     name: str = ""
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     closed: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 class Blocks:
@@ -188,6 +201,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self.all: list[ContentBlock] = []
+        self._n_calls = 0
 
     @classmethod
     def of(cls, message: Json) -> Blocks:
@@ -208,7 +222,8 @@ class Blocks:
             yield from self._add("text", content)
         for call in delta.get("tool_calls") or ():
             function = call["function"]
-            if call["index"] == sum(block.kind == "call" for block in self.all):
+            if call["index"] == self._n_calls:
+                self._n_calls += 1
                 yield from self._open(ContentBlock("call", len(self.all), call["id"], function["name"]))
             if text := function.get("arguments"):
                 yield from self._append(text)
@@ -233,7 +248,7 @@ class Blocks:
         yield "start", block, ""
 
     def _append(self, text: str) -> Iterator[tuple[str, ContentBlock, str]]:
-        self.all[-1].text += text
+        self.all[-1].pieces.append(text)
         yield "text", self.all[-1], text
 
 

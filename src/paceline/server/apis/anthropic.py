@@ -14,9 +14,9 @@ from paceline.server.apis.parts import (
     Notes,
     call_arguments,
     chat_request,
-    is_billing_header,
     joined_text,
     only_functions,
+    without_billing_header,
 )
 from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text, Texts
 from paceline.speculative import validation as typed
@@ -68,8 +68,7 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
     """Return the chat that Anthropic's request asks for."""
     messages: list[Json] = []
     system = [{"type": "text", "text": body.system}] if isinstance(body.system, str) else body.system or []
-    # Claude Code's first line differs at each request: with it no prefix would be in the cache.
-    lines = [one for one in system if not is_billing_header(one.get("text"))]
+    lines = [one for one in map(without_billing_header, system) if one.get("text") != ""]
     if lines:
         messages.append({"role": "system", "content": joined_text("system", lines, separator="\n\n")})
     for at, message in enumerate(body.messages):
@@ -81,6 +80,7 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
     form = body.output_format or body.output_config.format
     schema = {"schema": (form or {}).get("schema"), "strict": True}
     thinking = body.thinking.type
+    last: Json = messages[-1] if messages else {}
     return chat_request(
         body,
         ("model", "temperature", "top_p", "top_k", "stream", "speculative"),
@@ -90,8 +90,9 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
         tools=tools,
         tool_choice=_tool_choice(body.tool_choice) if tools else None,
         response_format=form and {"type": "json_schema", "json_schema": schema},
+        reasoning_effort=body.output_config.effort,
         chat_template_kwargs=thinking and {"enable_thinking": thinking != "disabled"},
-        continue_final_message=bool(messages) and messages[-1]["role"] == "assistant",
+        continue_final_message=last.get("role") == "assistant" and "tool_calls" not in last,
     )
 
 
@@ -144,7 +145,7 @@ def _tool_choice(choice: Json | None) -> Any:
     if choice.get("type") == "tool":
         return {"type": "function", "function": {"name": choice.get("name")}}
     kind = choice.get("type")
-    if kind not in TOOL_CHOICES:
+    if not isinstance(kind, str) or kind not in TOOL_CHOICES:
         raise typed.invalid("tool_choice: its type", kind, "auto, any, tool or none")
     return TOOL_CHOICES[kind]
 
@@ -174,7 +175,10 @@ class MessagesWriter(Writer):
 
     def full(self) -> Json:
         message = self._answers.all[0].message if self._answers.all else {}
-        content = [_content(block) for block in Blocks.of(message).all]
+        blocks = Blocks.of(message).all
+        # Clients run what they get: a truncated call is none.
+        whole = [one for one in blocks if one.kind != "call" or call_arguments(one.text) is not None]
+        content = [_content(block) for block in whole]
         return {**self._base, "content": content, **self._stop(), "usage": self._usage()}
 
     def _block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
@@ -217,7 +221,7 @@ class MessagesWriter(Writer):
 def _content(block: ContentBlock, *, empty: bool = False) -> Json:
     """Return a content block. empty: as it begins in a stream."""
     if block.kind == "call":
-        arguments = {} if empty else call_arguments(block.text)
+        arguments = {} if empty else call_arguments(block.text) or {}
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
     text = "" if empty else block.text
     return {**STARTS[block.kind], DELTAS[block.kind][1]: text}

@@ -14,6 +14,7 @@ from paceline.server.apis.parts import Notes, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
     CompletionRequest,
+    FimRequest,
     JsonObject,
     Limit,
     Prompts,
@@ -49,11 +50,14 @@ def to_completion(body: LlamaRequest, _notes: Notes) -> CompletionRequest:
     """Return the completion that a request of llama-server's asks for."""
     fields: Json = {name: getattr(body, name) for name in body.model_fields_set if name in SHARED}
     most = body.max_tokens if body.n_predict is None else body.n_predict
-    fields |= {"max_tokens": most, "logprobs": body.n_probs or None}
-    if isinstance(body, InfillRequest):
-        fields |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
-        fields |= {"fim_files": body.input_extra}
-    return validated(CompletionRequest, fields)
+    # 0 only reads the prompt in llama-server; -1 is a random seed.
+    fields |= {"max_tokens": 1 if most == 0 else most, "logprobs": body.n_probs or None}
+    if body.seed == -1:
+        fields["seed"] = None
+    if not isinstance(body, InfillRequest):
+        return validated(CompletionRequest, fields)
+    fields |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
+    return validated(FimRequest, fields | {"fim_files": body.input_extra})
 
 
 class LlamaWriter(Writer):
@@ -72,7 +76,8 @@ class LlamaWriter(Writer):
             for progress in self._answers.progress(index, update):
                 yield "", self._part(index, "", [], []) | {"prompt_progress": progress}
         if update.tokens:
-            yield "", self._part(index, update.text, update.tokens, update.logprobs)
+            times = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
+            yield "", self._part(index, update.text, update.tokens, update.logprobs) | times
         if update.finish is not None:
             yield "", self._whole(index, answer) | {"content": "", "tokens": []}
 
@@ -82,7 +87,10 @@ class LlamaWriter(Writer):
     def full(self) -> Any:
         wholes = [self._whole(index, answer) for index, answer in enumerate(self._answers.all)]
         if fields := self._body.response_fields:
-            wholes = [{name: _at(whole, name) for name in fields} for whole in wholes]
+            wholes = [
+                {name: _at(whole, name) for name in fields if _at(whole, name) is not None}
+                for whole in wholes
+            ]
         return wholes if self._is_list else wholes[0]
 
     def _part(self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json:
@@ -93,6 +101,7 @@ class LlamaWriter(Writer):
     def _whole(self, index: int, answer: AnswerState) -> Json:
         handle, end, body = answer.handle, answer.finish, self._body
         sampling = asdict(handle.request.sampling)
+        del sampling["dry_breakers"]
         biases = handle.request.sampling.logit_bias.items()
         sampling["logit_bias"] = [{"token": token, "bias": finite_logprob(bias)} for token, bias in biases]
         settings = {"n_predict": handle.request.max_tokens, "seed": handle.request.seed, **sampling}

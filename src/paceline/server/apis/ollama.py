@@ -13,7 +13,15 @@ from pydantic import Field
 from paceline.request_handle import StepOutput
 from paceline.server.apis.answer import Answers, Blocks, Event, Json, Writer
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, CompletionRequest, JsonObject, Text
+from paceline.server.schemas import (
+    MAX_ITEMS,
+    Body,
+    ChatRequest,
+    CompletionRequest,
+    JsonObject,
+    SamplingRequest,
+    Text,
+)
 from paceline.speculative import validation as typed
 
 # Options of the model's place in memory, which change no answer.
@@ -21,6 +29,9 @@ PLACES = frozenset({
     "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "use_mlock",
     "use_mmap",
 })  # fmt: skip
+OPTIONS = {"num_predict", "mirostat"}.union(SamplingRequest.model_fields).difference(
+    ("model", "n", "stream", "stream_options", "speculative", "response_format", "prediction", "verbose")
+)
 
 
 class OllamaRequest(Body):
@@ -52,30 +63,35 @@ class OllamaGenerateRequest(OllamaRequest):
     raw: bool = False
 
 
-def chat_to_openai(body: OllamaChatRequest, _notes: Notes) -> ChatRequest:
+def chat_to_openai(body: OllamaChatRequest, notes: Notes) -> ChatRequest:
     """Return the chat that Ollama's request asks for."""
     messages = [_message(f"messages[{at}]", message) for at, message in enumerate(body.messages)]
-    return _chat(body, messages, tools=body.tools or None)
+    _name_calls(messages)
+    return _chat(body, messages, notes, tools=body.tools or None)
 
 
-def generate_to_openai(body: OllamaGenerateRequest, _notes: Notes) -> ChatRequest | CompletionRequest:
+def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> ChatRequest | CompletionRequest:
     """Return a chat of one message, or a completion if the prompt is to be taken as it is."""
-    if body.raw or body.suffix is not None:
-        fields = _options(body) | {"model": body.model, "prompt": body.prompt, "suffix": body.suffix}
+    if body.raw or body.suffix:
+        fields = _options(body, notes) | {
+            "model": body.model,
+            "prompt": body.prompt,
+            "suffix": body.suffix or None,
+        }
         return validated(CompletionRequest, fields | {"stream": body.stream})
     if not body.prompt:  # it is to load the model
-        return _chat(body, [])
+        return _chat(body, [], notes)
     system = [{"role": "system", "content": body.system}] if body.system else []
     user = _message("the prompt", {"role": "user", "content": body.prompt, "images": body.images})
-    return _chat(body, [*system, user])
+    return _chat(body, [*system, user], notes)
 
 
-def _chat(body: OllamaRequest, messages: list[Json], **fields: Any) -> ChatRequest:
+def _chat(body: OllamaRequest, messages: list[Json], notes: Notes, **fields: Any) -> ChatRequest:
     thinks = body.think
     variables = None if thinks is None else {"enable_thinking": bool(thinks)}
     effort = thinks if isinstance(thinks, str) else None
     same = ("model", "stream", "speculative")
-    fields |= _options(body) | {"messages": messages}
+    fields |= _options(body, notes) | {"messages": messages}
     return chat_request(body, same, chat_template_kwargs=variables, reasoning_effort=effort, **fields)
 
 
@@ -90,9 +106,27 @@ def _message(where: str, message: Json) -> Json:
     return out
 
 
-def _options(body: OllamaRequest) -> Json:
+def _name_calls(messages: list[Json]) -> None:
+    """Give calls and their results, which follow in order, ids that templates take; the same at each turn."""
+    n, open_calls = 0, list[str]()
+    for message in messages:
+        if isinstance(calls := message.get("tool_calls"), list):
+            open_calls = []
+            for at, call in enumerate(calls):
+                if isinstance(call, dict):
+                    calls[at] = {"id": f"call{n:05}", **call}
+                    open_calls.append(calls[at]["id"])
+                    n += 1
+        elif message.get("role") == "tool" and "tool_call_id" not in message and open_calls:
+            message["tool_call_id"] = open_calls.pop(0)
+
+
+def _options(body: OllamaRequest, notes: Notes) -> Json:
     """Return the options as OpenAI's fields."""
     options = {name: value for name, value in (body.options or {}).items() if name not in PLACES}
+    if others := [name for name in options if name not in OPTIONS]:
+        notes.append(f"unknown options were ignored: {', '.join(others)}")
+    options = {name: value for name, value in options.items() if name in OPTIONS}
     options["max_tokens"] = options.pop("num_predict", None)
     form = body.format or None
     if form == "json":
@@ -107,7 +141,7 @@ class OllamaWriter(Writer):
 
     def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
         self._answers, self._model, self._blocks = answers, model, Blocks()
-        self._chat = isinstance(body, OllamaChatRequest)
+        self._chat, self._n_calls = isinstance(body, OllamaChatRequest), 0
 
     def begin(self) -> Iterator[Event]:
         yield from ()
@@ -141,17 +175,13 @@ class OllamaWriter(Writer):
             return {"response": message.get("content") or "", **thoughts}
         out = {"role": "assistant", "content": message.get("content") or "", **thoughts}
         if calls := message.get("tool_calls"):
-            functions = [call["function"] for call in calls]
-            out["tool_calls"] = [
-                {
-                    "function": {
-                        "index": at,
-                        "name": one["name"],
-                        "arguments": call_arguments(one["arguments"]),
-                    }
-                }
-                for at, one in enumerate(functions)
-            ]
+            out["tool_calls"] = []
+            for one in (call["function"] for call in calls):
+                # Clients run what they get: a truncated call is none.
+                if (arguments := call_arguments(one["arguments"])) is not None:
+                    function = {"index": self._n_calls, "name": one["name"], "arguments": arguments}
+                    out["tool_calls"].append({"function": function})
+                    self._n_calls += 1
         return {"message": out}
 
     def _object(self, content: Json, *, done: bool = False) -> Json:

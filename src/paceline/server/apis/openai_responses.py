@@ -15,6 +15,8 @@ from paceline.server.apis.parts import Notes, chat_request, only_functions
 from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
+from paceline.speculative.printable import truncated
+from paceline.text.messages import copy_json
 
 ID_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 PARTS = {"reasoning": "reasoning_text", "text": "output_text"}
@@ -44,7 +46,6 @@ class ResponsesRequest(Body):
     max_output_tokens: int | None = None
     temperature: Any = None
     top_p: Any = None
-    top_logprobs: Any = None
     stream: bool = False
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
@@ -67,6 +68,9 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
             raise UsageError(
                 f"{field}: this server stores no responses: send the whole conversation as input"
             )
+    for name in ("metadata", "tools", "tool_choice"):  # which the response repeats
+        copy_json(name, getattr(body, name))
+    copy_json("text: its format", body.text.format)
     messages: list[Json] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
@@ -80,6 +84,10 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     if body.tools is not None:
         mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
         tools = [{"type": "function", "function": _without_type(tool)} for tool in mine]
+        choice = body.tool_choice
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            allowed = [one.get("name") for one in choice.get("tools") or () if isinstance(one, dict)]
+            tools = [tool for tool in tools if tool["function"].get("name") in allowed]
     choice: Any = body.tool_choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
@@ -131,7 +139,7 @@ def _add_item(messages: list[Json], where: str, item: Json, notes: Notes) -> Non
         output = [_part(part) for part in output] if isinstance(output, list) else output
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     else:
-        notes.append(f"{where}: an item of type {kind} was left out")
+        notes.append(f"{where}: an item of type {truncated(str(kind), 40)} was left out")
 
 
 def _part(part: Any) -> Any:
@@ -208,7 +216,7 @@ class ResponsesWriter(Writer):
                 extra = {"logprobs": []} if block.kind == "text" else {}
                 yield self._event(f"{DELTAS[block.kind]}.done", text=block.text, **inner, **extra)
                 yield self._event("response.content_part.done", part=_part_of(block, block.text), **inner)
-            yield self._event("response.output_item.done", item=self._item(block, "completed"), **at)
+            yield self._event("response.output_item.done", item=self._item(block, self._status(block)), **at)
 
     def _event(self, kind: str, **fields: Any) -> Event:
         self._sequence += 1
@@ -219,6 +227,12 @@ class ResponsesWriter(Writer):
             kind = self._blocks.all[len(self._names)].kind
             self._names.append(f"{ID_PREFIXES[kind]}_{secrets.token_hex(16)}")
         return self._names[block.index]
+
+    def _status(self, block: ContentBlock) -> str:
+        """Return the status of an item that has ended: the last one may be truncated."""
+        end = self._answers.all[0].handle.finish
+        cut = end is not None and end.is_truncated and block is self._blocks.all[-1]
+        return "incomplete" if cut else "completed"
 
     def _item(self, block: ContentBlock, status: str) -> Json:
         base: Json = {"id": self._name(block), "status": status}
@@ -234,7 +248,7 @@ class ResponsesWriter(Writer):
         answers = self._answers.all
         cut = bool(answers) and answers[0].finish.is_truncated
         response = self._response("incomplete" if cut else "completed")
-        response["output"] = [self._item(block, "completed") for block in self._blocks.all]
+        response["output"] = [self._item(block, self._status(block)) for block in self._blocks.all]
         response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         cached, read, written = self._answers.n_cached, self._answers.n_prompt, self._answers.n_tokens
         response["usage"] = {

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from paceline.server.schemas import Body, ChatRequest, CompletionRequest
+from paceline.server.schemas import Body, ChatRequest, CompletionRequest, FimRequest
 from paceline.speculative import validation as typed
-from paceline.speculative.printable import printable
+from paceline.speculative.printable import truncated
 
 Json = dict[str, Any]
 Notes = list[str]  # what was left out of a request or changed, one line each
-R = TypeVar("R", ChatRequest, CompletionRequest)
-BILLING_HEADER = "x-anthropic-billing-header:"
+R = TypeVar("R", ChatRequest, CompletionRequest, FimRequest)
+# Claude Code's first line, which differs at each request: with it no prefix would be in the cache.
+BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*\w+=[^;\n]*;)*\n?")
 
 
 def chat_request(body: Body, same: Iterable[str], **fields: Any) -> ChatRequest:
@@ -32,8 +34,12 @@ def validated(kind: type[R], fields: Json) -> R:
         raise RequestValidationError(error.errors(include_url=False)) from None
 
 
-def is_billing_header(text: Any) -> bool:
-    return isinstance(text, str) and text.startswith(BILLING_HEADER)
+def without_billing_header(part: Any) -> Any:
+    """Return a part of the system prompt without that line."""
+    if not isinstance(part, dict) or not isinstance(text := part.get("text"), str):
+        return part
+    found = BILLING_HEADER.match(text)
+    return part if found is None else {**part, "text": text[found.end() :]}
 
 
 def joined_text(name: str, parts: Iterable[Any], separator: str = "") -> str:
@@ -50,15 +56,21 @@ def only_functions(tools: Iterable[Json], is_function: Callable[[Json], bool], n
     tools = list(tools)
     others = [tool for tool in tools if not is_function(tool)]
     if others:
-        kinds = dict.fromkeys(printable(str(tool.get("type")))[:40] for tool in others)
+        kinds = dict.fromkeys(truncated(str(tool.get("type")), 40) for tool in others)
         notes.append(f"tools of type {', '.join(kinds)} were left out")
     return [tool for tool in tools if is_function(tool)]
 
 
-def call_arguments(text: str) -> Any:
-    """Return a call's arguments as an object; those of a truncated call may be none."""
+def call_arguments(text: str) -> Json | None:
+    """Return a call's arguments as an object; None if they are no JSON object, as of a truncated call."""
+    clean = text.encode("utf-8", "replace").decode()
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        value = None
-    return value if isinstance(value, Mapping) else {}
+        value = json.loads(clean or "{}")
+        json.dumps(value, allow_nan=False).encode()
+        written = json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    fixed = written.encode("utf-8", "replace").decode()  # escaped lone surrogates
+    return value if fixed == written else json.loads(fixed)
