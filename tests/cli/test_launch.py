@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from command_line import Capture, command
+from command_line import command
 from paceline.integrations.tools import TOOLS, configured
 from real_model import smollm2
 from serving import Served, serving
@@ -45,22 +45,30 @@ def qwen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def test_a_tool_talks_to_the_server_that_runs(capsys: Capture, served: Served, qwen: Path) -> None:
-    done = command(capsys, "launch", "qwen", "--port", served.port, "--", "-p", "x y")
+def test_a_tool_talks_to_the_server_that_runs(
+    capsys: pytest.CaptureFixture[str], served: Served, qwen: Path
+) -> None:
+    done = command(capsys, "launch", "qwen", "--port", str(served.port), "--", "-p", "x y")
     assert done.code == 3  # the tool's
     assert json.loads(qwen.read_text()) == [["-p", "x y"], 2]
 
 
-def test_a_server_that_is_started_ends_with_the_tool(capsys: Capture, qwen: Path, tmp_path: Path) -> None:
-    home = {"PACELINE_HOME": str(tmp_path / "home")}
+def test_a_server_that_is_started_ends_with_the_tool(
+    capsys: pytest.CaptureFixture[str], qwen: Path, tmp_path: Path
+) -> None:
+    home = str(tmp_path / "home")
     port = 18000 + os.getpid() % 1000
-    done = command(capsys, "launch", "qwen", "-m", smollm2(), "-c", "256", "--port", port, **home)
+    done = command(
+        capsys, "launch", "qwen", "-m", smollm2(), "-c", "256", "--port", str(port), PACELINE_HOME=home
+    )
     assert (done.code, json.loads(qwen.read_text())[1]) == (3, 2)
-    failed = command(capsys, "launch", "qwen", "-m", tmp_path / "none.gguf", "--port", port, **home)
+    failed = command(
+        capsys, "launch", "qwen", "-m", tmp_path / "none.gguf", "--port", str(port), PACELINE_HOME=home
+    )
     failed.refused(1, "the server has ended", "none.gguf")
 
 
-def test_what_cannot_be_launched(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_launched(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     command(capsys, "launch", "qwem").refused(2, "did you mean qwen")
     monkeypatch.setenv("PATH", "/nowhere")
     command(capsys, "launch", "codex").refused(1, "npm install -g @openai/codex")

@@ -13,6 +13,9 @@ import pytest
 from openai import OpenAI
 
 import paceline
+from paceline.server.app import is_named
+from paceline.server.convert import from_chat
+from paceline.server.schemas import ChatRequest
 from paceline.server.security import SecurityRules
 from real_model import smollm2
 from serving import LONG, Served, serving
@@ -151,7 +154,7 @@ def test_system_messages_that_come_late_are_read(served: Served) -> None:
     assert "Be brief." in prompt
     assert "Use French." in prompt
     system: Any = [
-        {"type": "text", "text": "x-anthropic-billing-header: cch=1;"},
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=fa690;"},
         {"type": "text", "text": "Be brief."},
     ]
     count = [
@@ -217,6 +220,64 @@ def test_what_changes_nothing_passes_and_what_is_left_out_is_said(served: Served
     assert "max_tokens 32000 was cut to" in long.headers["x-paceline-note"]
     refused = served.post("/v1/chat/completions", body | {"modalities": ["audio"]})
     assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/tokenize", {"content": [10**9], "with_pieces": True}, "the model's tokens are 0 to"),
+        ("/v1/messages", {"messages": HI, "tools": [{"name": "a"}], "tool_choice": {"type": []}}, "its type"),
+        ("/v1/responses", {"input": "x", "metadata": {"a": "\ud800"}}, "UTF-8"),
+        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "stores no responses"),
+        ("/v1/embeddings", {"input": "x"}, "computes no embeddings"),
+    ],
+)
+def test_what_an_api_cannot_do(path: str, body: Any, words: str, served: Served) -> None:
+    answer = served.post_text(path, json.dumps(body))
+    assert answer.status_code in (400, 501)
+    assert words in answer.text
+
+
+def test_options_of_ollama_are_those_of_sampling(served: Served) -> None:
+    options: dict[str, Any]
+    for options in ({"n": 2}, {"body": 1}, {"tools": []}, {"reasoning_effort": "low"}):
+        answer = served.post(
+            "/api/chat", {"messages": HI, "stream": False, "options": options | {"num_predict": 1}}
+        )
+        assert answer.status_code == 200, options
+        assert "unknown options" in answer.headers["x-paceline-note"]
+
+
+def test_biases_and_breakers_are_shown_as_json(served: Served) -> None:
+    biased = {"logit_bias": [[13, False]], "dry_multiplier": 0.5, "prompt": "x", "n_predict": 0}
+    shown = served.post("/completion", biased).json()["generation_settings"]
+    assert shown["logit_bias"][0]["token"] == 13
+    assert "dry_breakers" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "known"),
+    [
+        ("gpt-*", "gpt-5", True),
+        ("m[4bit]", "m[4bit]", True),
+        ("llama3:latest", "llama3", True),
+        ("a", "b", False),
+    ],
+)
+def test_names_of_models(name: str, model: str, known: bool) -> None:
+    assert is_named(model, [name]) == known
+    assert is_named(f"{model}:latest", [name]) == known
+
+
+def test_answers_are_parsed_with_their_control_tokens(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks of calls and thoughts are control tokens in many models, though not in this one."""
+    llm = served.service.llm
+    monkeypatch.setitem(vars(llm), "visible_control_tokens", {5: b"<mark>"})
+    tools = [{"type": "function", "function": {"name": "time", "parameters": TIME}}]
+    parsed = from_chat(llm, served.service.limits, ChatRequest(messages=HI, tools=tools))
+    assert parsed.requests[0].visible_control_tokens == {5: b"<mark>"}
 
 
 def test_an_image_is_refused_once(served: Served) -> None:

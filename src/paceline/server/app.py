@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -53,6 +53,7 @@ LINES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/x-ndjso
 def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -> FastAPI:
     """Return the ASGI application. names: the model's id, and other names that requests may use."""
     llm = service.llm
+    listed = [name for name in names if "*" not in name] or [llm.target.path.stem]
     app = FastAPI(
         title="Paceline",
         version=paceline.__version__,
@@ -93,7 +94,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         headers = note_headers(parsed.notes)
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
         answers = Answers(llm, parsed, outputs.handles, openai.n)
-        writer = api.writer(answers, body.model or names[0], body)
+        writer = api.writer(answers, body.model or listed[0], body)
         disconnect = asyncio.ensure_future(wait_for_disconnect(request))
         # A stream waits until its requests are queued: an error before that sets the HTTP status.
         ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all(answers))
@@ -127,9 +128,11 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         return {"input_tokens": await asyncio.to_thread(counted)}
 
     def require_name(model: str) -> None:
-        if model and not any(fnmatchcase(model.removesuffix(":latest"), name) for name in names):
+        if model and not is_named(model, (*names, *listed)):
             name = printable(model)[:200]
-            raise HTTPException(404, f"no model {name!r} here; this server has {names[0]!r} (GET /v1/models)")
+            raise HTTPException(
+                404, f"no model {name!r} here; this server has {listed[0]!r} (GET /v1/models)"
+            )
 
     def add_route(path: str, run: Any, api: Api, **options: Any) -> None:
         async def endpoint(request: Request, body: Any) -> Any:
@@ -146,7 +149,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             if path in COUNTED:
                 about = {"summary": "Count the tokens of a request", "include_in_schema": first}
                 add_route(COUNTED[path], count_tokens, api, **about)
-    info.add_routes(app, service, names, require_name)
+    info.add_routes(app, service, listed, require_name)
 
     @app.get("/v1/health", include_in_schema=False)
     @app.get("/health", summary="Whether it answers")
@@ -164,7 +167,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def live(request: Request) -> Response:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return EventStreamResponse(live_stats_events(service, names[0]), lambda: None)
+        return EventStreamResponse(live_stats_events(service, listed[0]), lambda: None)
 
     def add_asset(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
@@ -190,6 +193,15 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     if rules.proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app
+
+
+def is_named(model: str, names: Sequence[str]) -> bool:
+    """Return whether one of the names, in which * stands for anything, is the model's. Ollama adds a tag."""
+    given = {model, model.removesuffix(":latest")}
+    patterns = (re.escape(name.removesuffix(":latest")).replace(r"\*", ".*") for name in names)
+    return bool(given & set(names)) or any(
+        re.fullmatch(pattern, one, re.DOTALL) for pattern in patterns for one in given
+    )
 
 
 def invalid_field(path: tuple[str, ...], kind: str) -> RequestValidationError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 
 import paceline
 from paceline.server import schemas
@@ -23,12 +24,12 @@ OLLAMA_VERSION = "0.12.0"  # whose API this server has; clients refuse older one
 
 
 def add_routes(
-    app: FastAPI, service: ServingEngine, names: Sequence[str], require_name: Callable[[str], None]
+    app: FastAPI, service: ServingEngine, listed: Sequence[str], require_name: Callable[[str], None]
 ) -> None:
     llm, created = service.llm, int(time.time())
     target, text = llm.target, llm.target.text
-    listed = [name for name in names if "*" not in name] or [target.path.stem]
 
+    @app.get("/models", include_in_schema=False)
     @app.get("/v1/models", summary="The model that is served")
     async def models() -> Json:
         return {"object": "list", "data": [model_json(name) for name in listed], "models": ollama_models()}
@@ -53,6 +54,15 @@ def add_routes(
                 "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
             },
         }
+
+    @app.post("/v1/embeddings", include_in_schema=False)
+    @app.post("/embeddings", include_in_schema=False)
+    @app.post("/embedding", include_in_schema=False)
+    @app.post("/api/embed", include_in_schema=False)
+    @app.post("/api/embeddings", include_in_schema=False)
+    async def embeddings() -> None:
+        advice = "start llama-server --embeddings with an embedding model beside it"
+        raise HTTPException(501, f"this server computes no embeddings: {advice}")
 
     @app.post("/apply-template", summary="A chat as the model's prompt")
     def apply_template(body: schemas.ChatRequest) -> Json:

@@ -81,16 +81,15 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
             _add_item(messages, f"input[{at}]", item, notes)
         messages = [_finished(message) for message in messages]
     tools = None
+    choice: Any = body.tool_choice
     if body.tools is not None:
         mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
         tools = [{"type": "function", "function": _without_type(tool)} for tool in mine]
-        choice = body.tool_choice
-        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-            allowed = [one.get("name") for one in choice.get("tools") or () if isinstance(one, dict)]
-            tools = [tool for tool in tools if tool["function"].get("name") in allowed]
-    choice: Any = body.tool_choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
+        if tools is not None and kind == "allowed_tools":
+            allowed = [one.get("name") for one in choice.get("tools") or () if isinstance(one, dict)]
+            tools = [tool for tool in tools if tool["function"].get("name") in allowed]
         named = {"type": "function", "function": {"name": name}}
         choice = named if kind == "function" else choice.get("mode", "auto")
     form = body.text.format
