@@ -68,8 +68,8 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
             raise UsageError(
                 f"{field}: this server stores no responses: send the whole conversation as input"
             )
-    for name in ("metadata", "tools", "tool_choice"):  # which the response repeats
-        copy_json(name, getattr(body, name))
+    for field in ("metadata", "tools", "tool_choice"):  # which the response repeats
+        copy_json(field, getattr(body, field))
     copy_json("text: its format", body.text.format)
     messages: list[Json] = []
     if body.instructions:
