@@ -80,7 +80,7 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
         for at, item in enumerate(body.input):
             _add_item(messages, f"input[{at}]", item, notes)
         messages = [_finished(message) for message in messages]
-    tools = None
+    tools: list[Json] | None = None
     choice: Any = body.tool_choice
     if body.tools is not None:
         mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
