@@ -112,8 +112,8 @@ def test_samplers_texts_and_predictions_become_tokens() -> None:
         done = llm.generate([1], prediction="12", min_tokens=2, max_tokens=3)
         with pytest.raises(UsageError, match="mirostat is not available"):
             llm.sampling(mirostat=1)
-        with pytest.raises(UsageError, match="dry_sequence_breakers: 65 texts: give at most 64"):
-            llm.sampling(dry_multiplier=1.0, dry_sequence_breakers=["1"] * 65)
+        with pytest.raises(UsageError, match="dry_sequence_breakers: 33 texts: give at most 32"):
+            llm.sampling(dry_multiplier=1.0, dry_sequence_breakers=["1"] * 33)
         assert len(llm.prediction_tokens("1" * 9999)) == len(llm.prediction_tokens([1] * 9999)) == 4096
         for wrong in ({"1": True}, [["1"]], [[1.5, 2]], "12", {"1" * 1001: 1}):
             with pytest.raises(UsageError, match="logit_bias"):

@@ -16,7 +16,7 @@ from paceline.text.interface import Text
 LogitBias = Mapping[Any, float] | Sequence[Sequence[Any]]
 # As in llama.cpp (get_overlapping_token_sequences).
 MAX_BREAKER_CHARACTERS, MAX_BREAKER_TOKENS = 40, 20
-MAX_BREAKERS, MAX_BIAS_CHARACTERS = 64, 1000
+MAX_BREAKERS, MAX_BIAS_CHARACTERS = 32, 1000
 
 
 def logit_biases(text: Text, given: LogitBias) -> dict[int, float]:
@@ -61,9 +61,10 @@ def sequence_breakers(text: Text, vocab: Vocab, breakers: tuple[str, ...]) -> Ma
     longest = max(map(len, begins), default=0)
     for token in range(vocab.size):
         piece = vocab.piece(token) or vocab.text(token)
-        found = set[tuple[int, ...]]([()] if any(whole in piece for whole in wholes) else [])
+        inside = [whole for whole in wholes if whole in piece]
+        found = set[tuple[int, ...]]([()] if inside else [])
         for size in range(1, min(len(piece), longest) + 1):
-            found |= {tail for whole, tail in begins.get(piece[-size:], ()) if whole not in piece}
+            found |= {tail for whole, tail in begins.get(piece[-size:], ()) if whole not in inside}
         if found:
             out[token] = found
     return {token: tuple(found) for token, found in out.items()}
