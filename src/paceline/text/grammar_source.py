@@ -18,7 +18,7 @@ from typing import Any
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.text.gbnf import to_lark
-from paceline.text.json_schema import adapt
+from paceline.text.json_schema import DEFINITIONS, MAPPINGS, SCHEMAS, adapt
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 Schema = Mapping[str, Any] | bool | str
@@ -32,17 +32,6 @@ LENIENT = {"lenient": True, "coerce_one_of": True}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
-DEFINITIONS = ("$defs", "definitions")
-SUBSCHEMAS = (
-    *DEFINITIONS,
-    "properties",
-    "patternProperties",
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "prefixItems",
-    "items",
-)
 MAX_TRIES, TRY_SECONDS = 200, 3.0  # of schemas within one, to find the place of an error
 NICENESS = 5  # a quarter of a core beside a thread that decodes
 
@@ -168,10 +157,10 @@ class GrammarChecker(WorkerProcess):
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the schemas directly in a schema, each with its path."""
-    for key in SUBSCHEMAS:
+    for key in (*MAPPINGS, *SCHEMAS):
         value = schema.get(key)
         parts = (
-            {"": value} if key == "items" else dict(enumerate(value)) if isinstance(value, list) else value
+            dict(enumerate(value)) if isinstance(value, list) else value if key in MAPPINGS else {"": value}
         )
         for name, part in parts.items() if isinstance(parts, dict) else ():
             if isinstance(part, dict):

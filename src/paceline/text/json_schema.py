@@ -16,17 +16,10 @@ FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4",
 UNSUPPORTED_PATTERN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # look-around and references to groups
 # Keywords that hold schemas: one or a list, or a mapping.
 SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf", "oneOf")
-MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
+DEFINITIONS = ("$defs", "definitions")
+MAPPINGS = (*DEFINITIONS, "properties", "patternProperties")
 # Beside these an object's properties are not all that it may have.
-OPEN = {
-    "additionalProperties",
-    "patternProperties",
-    "unevaluatedProperties",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "$ref",
-}
+OPEN = {*SCHEMAS[3:], "patternProperties", "unevaluatedProperties", "$ref"}
 
 
 def adapt(schema: Any, *, strict: bool = False) -> tuple[Any, tuple[str, ...]]:
