@@ -101,6 +101,11 @@ def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
         free = from_chat(llm, ServerLimits(), ChatRequest(**chat))
         schema: Any = {"response_format": {"type": "json_object"}}
         bound = from_chat(llm, ServerLimits(), ChatRequest(**chat, **schema))
+        began = [*chat["messages"], {"role": "assistant", "content": f"{open_}a"}]
+        going_on = {"messages": began, "continue_final_message": True}
+        later = from_chat(llm, ServerLimits(), ChatRequest(**chat | going_on)).new_parser
+        assert later
+        assert later().parse(f"b{close}c").reasoning == "b"
         ends = [llm.prompt_end(one.requests[0].prompt) for one in (free, bound)]
     assert free.new_parser
     assert bound.new_parser

@@ -75,10 +75,13 @@ class LLM:
         return [typed.integer("the prompt: token", token) for token in tokens]
 
     def prediction_tokens(self, prediction: str | Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens of a predicted answer: of its text as it follows a prompt, or as they are."""
+        """Return the tokens of a predicted answer: of its text as it follows a prompt, or as they are.
+        There are at most as many as the context has."""
+        n_ctx = self.target.caps.n_ctx
         if isinstance(prediction, str):
-            return tuple(self.target.text.encode_continuation(typed.text("prediction", prediction)))
-        return tuple(typed.integer("prediction: token", token) for token in prediction)
+            self._require_room(prediction)
+            return tuple(self.target.text.encode_continuation(typed.text("prediction", prediction))[:n_ctx])
+        return tuple(typed.integer("prediction: token", token) for token in prediction[:n_ctx])
 
     @cached_property
     def max_text_bytes(self) -> int:

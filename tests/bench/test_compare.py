@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,9 @@ def test_greedy_outputs_that_differ_beyond_noise_are_an_error(llm: LLM) -> None:
     assert (judgement.identical, judgement.at, judgement.verdict) == (False, 3, "NO: not from token 3 on")
     with pytest.raises(NotLosslessError, match="from token 3 on: the two tokens' logits are"):
         judgement.require_lossless()
+    dry = llm.sampling(dry_multiplier=0.8, dry_sequence_breakers=(llm.target.text.piece(40).decode(),))
+    judged = judge(llm, TEXT_PROMPT, [10], [11], replace(dry, dry_breakers={})).difference
+    assert judged == explain(llm.target, TEXT_PROMPT, [10], [11], llm.drafting.budget, Sampling())
 
 
 def test_after_the_warm_up_the_prompt_is_in_the_targets_cache_and_not_in_the_drafts(llm: LLM) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import paceline
 from gguf_files import write_llama
-from paceline.server.convert import from_completion, request_grammar
+from paceline.server.convert import from_completion, request_grammar, to_sampling
 from paceline.server.schemas import CompletionRequest
 from paceline.server.service import ServerLimits
 from paceline.speculative.errors import UsageError
@@ -112,9 +112,15 @@ def test_samplers_texts_and_predictions_become_tokens() -> None:
         done = llm.generate([1], prediction="12", min_tokens=2, max_tokens=3)
         with pytest.raises(UsageError, match="mirostat is not available"):
             llm.sampling(mirostat=1)
-        for wrong in ({"1": True}, [["1"]], [[1.5, 2]], "12"):
+        with pytest.raises(UsageError, match="dry_sequence_breakers: 33 texts: give at most 32"):
+            llm.sampling(dry_multiplier=1.0, dry_sequence_breakers=["1"] * 33)
+        assert len(llm.prediction_tokens("1" * 9999)) == len(llm.prediction_tokens([1] * 9999)) == 4096
+        for wrong in ({"1": True}, [["1"]], [[1.5, 2]], "12", {"1" * 1001: 1}):
             with pytest.raises(UsageError, match="logit_bias"):
                 llm.sampling(logit_bias=wrong)
+        warm = CompletionRequest.model_validate({"prompt": [1], **fields, "temperature": 0.0})
+        assert to_sampling(llm, warm, {}).xtc_probability == 0.5
+        assert to_sampling(llm, warm.model_copy(update={"dynatemp_range": 0.0}), {}).xtc_probability == 0.0
     assert (ask.min_tokens, ask.prediction) == (2, (one, two, three))
     assert ask.sampling.logit_bias == same == {one: -1.5, two: -0.5, three: -math.inf}
     assert ask.sampling.dry_breakers == {two: ((),), three: ((four,),)}

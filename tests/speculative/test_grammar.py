@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automaton import Automaton, Blind
-from decoding import decoded
+from decoding import begin, decoded
 from enumeration import Tape, distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
@@ -98,6 +99,8 @@ def test_grammar_that_leaves_nothing_but_the_end_ends_early() -> None:
     ends = NoEarlyEnd(Automaton({0: {3: 0}}), replace(toy().vocab, eos=frozenset({3})), 5)
     assert np.flatnonzero(ends.mask(())).tolist() == [3]
     assert not ends.is_slow
+    ends.commit([3] * 5)
+    assert isinstance(ends.following, Automaton)
 
 
 def test_request_emits_no_end_before_its_least_tokens() -> None:
@@ -106,6 +109,10 @@ def test_request_emits_no_end_before_its_least_tokens() -> None:
     for drafter, budget, _ in DRAFTERS.values():
         tokens, steps = decoded(target, drafter, PROMPT, 9, budget, min_tokens=4)
         assert tokens[:4] == [3] * 4
+        with closing(begin(target, drafter, PROMPT, 9, min_tokens=4)) as request:
+            for active, _ in decode_module.decode(target, drafter, FixedPolicy(budget), [request]):
+                limited = active.n_tokens < 4
+                assert (active.grammar is not None, active.safe_grammar is not None) == (limited, limited)
         assert steps[-1].stop_reason in ("eos", "length")
         ignored, _ = decoded(target, drafter, PROMPT, 9, budget, min_tokens=4, ignore_eos=True)
         assert len(ignored) == 9

@@ -160,6 +160,7 @@ def test_dry_penalises_what_continues_the_longest_repeat() -> None:
     assert dry_penalties(replace(dry, dry_breakers={1: ((2,),)}), text) == {4: 0.5, 5: 0.5}
     assert dry_penalties(replace(dry, dry_breakers={4: ((),)}), text) == {5: 0.5 * 2.0}
     assert dry_penalties(dry, []) == {}
+    assert dry_penalties(replace(dry, dry_allowed_length=0), [1, 2, 1]) == {2: 1.0, 1: 0.5}
     assert dry_penalties(replace(dry, dry_base=1.0), [7] * 999) == {7: 0.5}
 
 
@@ -198,7 +199,7 @@ OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
     "dry_multiplier": (-0.1, math.inf),
     "dry_base": (0.9,),
     "dry_allowed_length": (-1,),
-    "dry_penalty_last_n": (-1,),
+    "dry_penalty_last_n": (-1, (1 << 16) + 1),
     "repeat_penalty": (0.0, math.nan),
     "presence_penalty": (math.nan,),
     "frequency_penalty": (math.inf,),

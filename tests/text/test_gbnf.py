@@ -27,6 +27,7 @@ CASES = {
     'root ::= .* "end"': ("end", "endend", "\nend", "en"),
     'root ::= x-1 y\nx-1 ::= "a"*\ny ::= "ab"': ("ab", "aaab", "b"),
     'root ::= [-a] [a-c-] "/"{2,} "\\u00e9"? | "" ': ("-b//", "a-///é", "a-/", "", "d"),
+    r"root ::= [+\x2d9]": ("-", "5"),
     'root ::= ("a" |\n "b"){2}\n': ("ab", "a", "abb"),
     'root ::= "\\x41\\U0001F600" [^\\n]': ("A😀x", "A😀\n"),
 }
@@ -78,6 +79,7 @@ def test_a_grammar_has_the_texts_it_has_in_llama_cpp(
         ('root ::= "a"\n $', "line 2 cannot be read as GBNF: '$'"),
         (r'root ::= "\q"', "line 1 cannot be read"),
         ("root ::= <[1000]>", "line 1 cannot be read"),
+        ('root ::= "a"{1,' + " " * 20_000, "line 1 cannot be read"),
         ("root ::= (", "cannot be used: "),
         ("root ::= [z-a]", "cannot be used: invalid character class range"),
         (r'root ::= "\ud800"', "cannot be used: "),

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.speculative.errors import PacelineError, TooSlowError, UsageError
 from paceline.text import worker_process
-from paceline.text.grammar_source import GrammarChecker, GrammarSource, from_pattern, from_schema
+from paceline.text.grammar_source import GrammarChecker, GrammarSource, from_gbnf, from_pattern, from_schema
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import TABLE, force_call
 from schemas import ENDLESS, SLOW, chain
@@ -73,6 +73,8 @@ def test_a_grammar_begins_after_the_thought(checker: GrammarChecker) -> None:
     assert grammar.matches("5")
     assert not grammar.matches("Hm</think>5")
     checker.check(grammar)
+    grammar = from_gbnf('root ::= "(" root ")" | "x"').after_thought("<think>", "</think>", is_open=True)
+    assert [grammar.matches(text) for text in ("5</think>(x)", "5</think>(5</think>x)")] == [True, False]
     with pytest.raises(UsageError, match=r"Invalid type: text \(at /items\)"):
         checker.check(from_schema({"items": {"type": "text"}}).after_thought("a", "b", is_open=True))
 

@@ -153,6 +153,8 @@ THOUGHT = f"<think>a {EMPTY_CALL}</think>"
         ('<tool_call>{"name": "add", "parameters": {"n": 1}}', "", [A]),
         (EMPTY_CALL, "", [("add", "{}")]),
         ('<tool_call>{"name": "add", "arguments": "{\\"n\\": 1}"}</tool_call>', "", [A]),
+        ('<tool_call>{"name": "add", "arguments": "{\\"n\\":\n1}"}</tool_call>', "", [A]),
+        ('<tool_call>{"name": "add", "arguments": "n\\n"}</tool_call>', "", [("add", "n\n")]),
         ('{"type": "function", "function": {"name": "add", "arguments": {"n": 1}}}', "", [A]),
         ('{"function": "add", "parameters": {"n": 1}}', "", [A]),
         ('```json\n{"name": "add", "arguments": {"n": 1}}\n```', "", [A]),
@@ -248,6 +250,7 @@ SCHEMAS: list[tuple[Any, str, Any]] = [
     ({"type": ["string", "null"]}, "null", None),
     ({"type": ["string", "null"]}, "5", "5"),
     ({"type": ["string", "number"]}, "NaN", "NaN"),
+    ({"type": ["string", "number"]}, "5", 5),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
     ({"oneOf": [{"type": "object"}, {"type": "string"}]}, '{"x": 1}', {"x": 1}),
     ({"allOf": [{"type": ["array", "string"]}, {"type": "array"}]}, '["a"]', ["a"]),
@@ -298,7 +301,12 @@ def test_values_too_deep_and_heads_too_long_are_content() -> None:
     assert calls("hermes", deep) == (deep, [])
     far = f"[TOOL_CALLS]{'add' * 200}[ARGS]" + "{}"
     assert calls("mistral-args", far) == (far, [])
-    assert calls("hermes", "<tool_call>" * 3000)[0] == "<tool_call>" * 3000
+    for hostile in ("<tool_call>" * 3000, '{"function":\n' * 3000):
+        assert calls("hermes", hostile) == (hostile, [])
+    for form in TABLE:
+        for mark in form.start_markers:
+            hostile = f"{mark}{' ' * 140}add{' ' * 140}"
+            assert calls(form.name, hostile) == (hostile, [])
 
 
 def test_a_call_is_passed_on_as_it_arrives() -> None:
@@ -341,7 +349,7 @@ def test_arguments_of_a_truncated_call_are_no_json(name: str) -> None:
     form, written = FORMATS[name], WRITTEN[name]
     for size in range(len(written)):
         answer = AnswerParser(form, TOOLS).parse(written[:size], cut=True)
-        assert len(answer.content.strip()) < 2
+        assert len(answer.content.strip()) < 2 or (name == "generic" and not answer.calls)
         for call, arguments in zip(answer.calls, ('{"city": "a"}', '{"n": 1}'), strict=False):
             assert arguments.startswith(call.arguments)
             assert call.arguments == arguments or call == answer.calls[-1]
@@ -353,11 +361,24 @@ def test_of_a_truncated_call_nothing_is_content(form: ToolFormat, n: int, at: li
     call = f"<tool_call>\n{CALLS[1]}" if form is HERMES else CALLS[1]
     text = f"I shall add.\n{call[:n]}"
     whole = AnswerParser(form, TOOLS).parse(text, cut=True)
-    assert whole.content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
+    # One letter is no call, and an object without a name may be an answer in JSON.
+    assert whole.content.strip() in (
+        "I shall add.",
+        "I shall add.\n<",
+        text.strip() if form is GENERIC else "",
+    )
     assert {call.name for call in whole.calls} <= {"add"}
     stream = AnswerParser(form, TOOLS)
     deltas = [delta for piece in cut(text, at) for delta in stream.feed(piece)]
     assert AssistantMessage.of([*deltas, *stream.finish(cut=True)]).content == whole.content
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"type": "a", "x": "b', "Use the <tool_call> tag to", "a\n```py\nb\n```", '```json\n{"name": "b"'],
+)
+def test_truncated_content_is_whole(text: str) -> None:
+    assert AnswerParser(HERMES, TOOLS).parse(text, cut=True).content == text
 
 
 def test_the_prefix_of_a_forced_call_is_parsed_and_is_no_content() -> None:

@@ -36,12 +36,12 @@ class DifferenceClassifier:
         target = self.llm.target
         key = (item, rows_of(target, budget), tuple(plain), tuple(tokens))
         if key not in self._outcomes:
-            outcome = IDENTICAL
-            if it := explain(target, ask.tokens, plain, tokens, budget, ask.sampling):
+            outcome, sampling = IDENTICAL, self.llm.sampling(**vars(ask.sampling))
+            if it := explain(target, ask.tokens, plain, tokens, budget, sampling):
                 wrong: int | None = it.index
                 if it.near_tie:  # the texts differ after it
                     begin = it.index + 1
-                    wrong = first_non_greedy_token(target, ask.tokens, tokens, begin, it.noise, ask.sampling)
+                    wrong = first_non_greedy_token(target, ask.tokens, tokens, begin, it.noise, sampling)
                 outcome = NEAR_TIE if wrong is None else f"from token {wrong} on"
             self._outcomes[key] = outcome
         return self._outcomes[key]

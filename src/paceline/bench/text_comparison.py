@@ -131,6 +131,7 @@ def judge(
         if llm.drafting.draft_temp > 0:
             message = "no: sampled drafts draw another text from the same distribution"
         return OutputComparison(False, message, at)
+    sampling = llm.sampling(**vars(sampling))
     difference = explain(llm.target, prompt, plain, drafted, llm.drafting.budget, sampling)
     assert difference is not None  # as they differ
     message = f"NO: not from token {at} on"

@@ -109,7 +109,8 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     thought = llm.tool_support.thought
     tokens = chat_prompt(llm, request, choice.tools, notes)
     end = llm.prompt_end(tokens)
-    is_open = thought is not None and thought.is_open(end)
+    given = request.messages[-1].get("content") if request.continue_final_message else None
+    is_open = thought is not None and thought.is_open(end, content_text("content", given or ""))
     forced, thinks = force_call(form, choice), True
     if forced is not None:
         if grammar is not None:
@@ -225,7 +226,7 @@ def to_sampling(llm: LLM, request: SamplingRequest, defaults: Mapping[str, float
     }
     values |= {name: value for name, value in defaults.items() if name not in request.model_fields_set}
     values["top_k"] = max(0, values["top_k"])
-    if not values["temperature"]:
+    if not values["temperature"] and not values.get("dynatemp_range"):
         values |= {"typical_p": 1.0, "xtc_probability": 0.0}
     return llm.sampling(**values, logit_bias=request.logit_bias or {}, mirostat=request.mirostat)
 

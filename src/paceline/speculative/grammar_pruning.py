@@ -47,6 +47,7 @@ class SafeGrammar(Grammar):
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._grammar.commit(tokens)
+        self._grammar = self._grammar.following or self._grammar
 
 
 class NoEarlyEnd(Grammar):
@@ -62,6 +63,10 @@ class NoEarlyEnd(Grammar):
     @property
     def is_slow(self) -> bool:
         return self._grammar is not None and self._grammar.is_slow
+
+    @property
+    def following(self) -> Grammar | None:
+        return self if self._remaining > 0 else self._grammar
 
     def mask(self, path: Sequence[int]) -> Mask:
         allowed = self._all if self._grammar is None else self._grammar.mask(path)

@@ -181,6 +181,11 @@ class Grammar(Protocol):
         """Return true if masks have taken so long that the request is decoded without further drafts."""
         return False
 
+    @property
+    def following(self) -> Grammar | None:
+        """Return the constraint on the text from here on; None if there is none any more."""
+        return self
+
     def mask(self, path: Sequence[int]) -> Mask:
         """Return a read-only mask [n_vocab] of the tokens allowed after the committed text and `path`.
         All are allowed once the text has ended, none after a forbidden token."""

@@ -167,10 +167,8 @@ def verify_and_commit(
     tokens, sources, reason = truncate_at_stop(request, tree, verdict, target.caps.n_ctx)
     path = verdict.path[: len(tokens) - 1]
     logprobs = token_logprobs(request, out, path, tokens)
-    if request.safe_grammar is not None:
-        request.safe_grammar.commit(tokens)
-        if request.grammar is not None and request.grammar.is_slow:
-            request.n_draft = 0
+    if request.grammar is not None:
+        request.commit_grammar(tokens)
     request.session.commit(path, tokens[-1])
     committing = timer()
     step = Step(

@@ -166,6 +166,15 @@ class ActiveRequest:
             allowed_drafters=request.drafters,
         )
 
+    def commit_grammar(self, tokens: Sequence[int]) -> None:
+        """Advance the grammar, which may end here."""
+        assert self.grammar is not None
+        assert self.safe_grammar is not None
+        self.safe_grammar.commit(tokens)
+        self.n_draft = 0 if self.grammar.is_slow else self.n_draft
+        self.grammar = self.grammar.following
+        self.safe_grammar = None if self.grammar is None else self.safe_grammar
+
     def check_stop(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; return the reason to stop after it, if any."""
         self.n_tokens += 1

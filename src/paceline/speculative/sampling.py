@@ -87,7 +87,7 @@ def dry_penalties(sampling: Sampling, history: Sequence[int]) -> dict[int, float
     longest = len(text)
     for back in range(min(longest, MAX_REPEAT) if sampling.dry_breakers else 0):
         tails = sampling.dry_breakers.get(int(text[-1 - back]), ())
-        following = tuple(text[len(text) - back :].tolist()) if tails else ()
+        following = tuple(text[len(text) - back :][: max(map(len, tails))].tolist()) if tails else ()
         if found := [len(tail) for tail in tails if following[: len(tail)] == tail]:
             longest = back - max(found)
             break
@@ -97,14 +97,14 @@ def dry_penalties(sampling: Sampling, history: Sequence[int]) -> dict[int, float
     steepest = int(FLOAT_MAX_LOG / math.log(sampling.dry_base)) if sampling.dry_base > 1.000001 else 0
     longest = min(longest, MAX_REPEAT, allowed + (steepest or MAX_REPEAT))
     ends = np.arange(len(text) - 1)  # of repeats of the text's last n tokens
-    repeats: dict[int, int] = dict.fromkeys(text[1:].tolist(), 0) if allowed == 0 else {}
-    for n in range(1, longest + 1):
-        ends = ends[ends >= n - 1]
-        ends = ends[text[ends - (n - 1)] == text[-n]]
+    repeats: dict[int, int] = {}
+    for n in range(longest + 1):  # an end is written once, where its repeat is no longer
+        goes_on = (ends > n - 1) & (text[ends - n] == text[-1 - n]) if n < longest else ends < 0
+        if n >= allowed:
+            repeats.update(dict.fromkeys(text[ends[~goes_on] + 1].tolist(), n))
+        ends = ends[goes_on]
         if not len(ends):
             break
-        if n >= allowed:
-            repeats.update(dict.fromkeys(text[ends + 1].tolist(), n))
     return {
         token: min(sampling.dry_multiplier * sampling.dry_base ** (n - allowed), MAX_LOGIT)
         for token, n in repeats.items()

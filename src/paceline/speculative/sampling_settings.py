@@ -42,7 +42,7 @@ class Sampling:
     dry_multiplier: float = setting(0.0, "DRY: penalize repeated sequences; 0: off.", 0.0, MAX_LOGIT)
     dry_base: float = setting(1.75, "DRY penalty per token of a repeat.", 1.0, MAX_LOGIT)
     dry_allowed_length: int = setting(2, "Length of repeats that DRY allows.", 0)
-    dry_penalty_last_n: int = setting(64, "Last tokens that DRY reads; 0: none.", 0)
+    dry_penalty_last_n: int = setting(64, "Last tokens that DRY reads; 0: none.", 0, 1 << 16)
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")  # repeats end there
     dry_breakers: Mapping[int, Breakers] = field(default_factory=dict)  # as tokens: LLM.sampling
     logit_bias: Mapping[int, float] = field(default_factory=dict)

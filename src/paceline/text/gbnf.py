@@ -11,7 +11,7 @@ from paceline.speculative.errors import UsageError
 
 TOKENS = re.compile(
     r'(?P<space>\s+|\#[^\n]*)|(?P<head>[\w-]+)\s*::=|(?P<name>[\w-]+)|"(?P<text>(?:\\.|[^"\\])*)"|(?P<any>\.)'
-    r"|\[(?P<set>(?:\\.|[^\]\\])*)\]|(?P<symbol>[|()*+?])|\{\s*(?P<count>\d+\s*(?:,\s*\d*\s*)?)\}",
+    r"|\[(?P<set>(?:\\.|[^\]\\])*)\]|(?P<symbol>[|()*+?])|\{\s*(?P<count>\d+\s*(?:,\s*(?:\d+\s*)?)?)\}",
     re.DOTALL,
 )
 CHARACTER = r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]]))|([^\\])"
@@ -21,7 +21,7 @@ CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
 
 def to_lark(grammar: str) -> str:
     """Return the rules of a GBNF grammar, of which `root` is the start. Raises UsageError."""
-    names, heads, out, at = {"root": "start"}, set[str](), list[str](), 0
+    names, heads, out, at = {"root": "r0"}, set[str](), ["start: r0"], 0
     while at < len(grammar):
         token = TOKENS.match(grammar, at)
         if token is None or not TEXT.fullmatch(token["text"] or token["set"] or ""):
@@ -52,9 +52,9 @@ def to_lark(grammar: str) -> str:
 
 
 def _escaped(text: str) -> list[str]:
-    """Return a regex for each character of a text with GBNF's escapes."""
+    """Return a regex for each character of a text with GBNF's escapes; only a bare hyphen is \\x{2d}."""
     codes = (
-        it[1] or it[2] or it[3] or f"{ord(it[5] or CONTROLS.get(it[4], it[4])):x}"
+        (it[1] and f"0{it[1]}") or it[2] or it[3] or f"{ord(it[5] or CONTROLS.get(it[4], it[4])):x}"
         for it in CHARACTERS.finditer(text)
     )
     return [f"\\x{{{code}}}" for code in codes]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Grammar
 from paceline.speculative.sampling import Mask
 from paceline.text.grammar_source import GrammarSource
 
@@ -123,7 +124,7 @@ class CompiledGrammar:
         return self._matcher.deep_copy()
 
 
-class TextGrammar:
+class TextGrammar(Grammar):
     """The Grammar of one request. Its matcher may be at any path of drafted tokens."""
 
     def __init__(self, grammar: CompiledGrammar) -> None:

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import takewhile
+from time import monotonic
 from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.text.gbnf import to_lark
-from paceline.text.json_schema import adapt
+from paceline.text.json_schema import DEFINITIONS, MAPPINGS, SCHEMAS, adapt
 from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
 
 Schema = Mapping[str, Any] | bool | str
@@ -31,18 +32,7 @@ LENIENT = {"lenient": True, "coerce_one_of": True}
 WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
 UNSATISFIABLE = "Unsatisfiable schema: "
 CPU_SECONDS = 2.0  # for one grammar; a schema of a thousand properties takes 0.3
-DEFINITIONS = ("$defs", "definitions")
-SUBSCHEMAS = (
-    *DEFINITIONS,
-    "properties",
-    "patternProperties",
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "prefixItems",
-    "items",
-)
-MAX_TRIES = 200  # of schemas within one, to find the place of an error
+MAX_TRIES, TRY_SECONDS = 200, 3.0  # of schemas within one, to find the place of an error
 NICENESS = 5  # a quarter of a core beside a thread that decodes
 
 
@@ -140,7 +130,9 @@ class GrammarChecker(WorkerProcess):
         try:
             if error := self._format_error(syntax.name, syntax.lark):
                 _, is_schema, text = syntax.lark.partition("%json ")
-                place = self._find_place(json.loads(text), error, syntax.name) if is_schema else ""
+                end = monotonic() + TRY_SECONDS
+                tries = takewhile(lambda _: monotonic() < end and not self._killed, range(MAX_TRIES))
+                place = self._find_place(json.loads(text), error, syntax.name, tries) if is_schema else ""
                 raise UsageError(f"{error} (at {place})" if place else error)
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
@@ -150,23 +142,25 @@ class GrammarChecker(WorkerProcess):
         error = self.call(lark.encode()).decode(errors="replace")
         return error and format_error(name, error)
 
-    def _find_place(self, schema: Any, error: str, name: str, place: str = "", **definitions: Any) -> str:
+    def _find_place(
+        self, schema: Any, error: str, name: str, tries: Iterator[int], place: str = "", **definitions: Any
+    ) -> str:
         """Return the place of the innermost schema within another that has this error."""
         if isinstance(schema, dict):
             definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
-            for part_name, part in islice(_subschemas(schema), MAX_TRIES):
+            for (part_name, part), _ in zip(_subschemas(schema), tries, strict=False):
                 if self._format_error(name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
                     place = part.get("$comment") or f"{place}/{part_name}"
-                    return self._find_place(part, error, name, place, **definitions)
+                    return self._find_place(part, error, name, tries, place, **definitions)
         return place
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the schemas directly in a schema, each with its path."""
-    for key in SUBSCHEMAS:
+    for key in (*MAPPINGS, *SCHEMAS):
         value = schema.get(key)
         parts = (
-            {"": value} if key == "items" else dict(enumerate(value)) if isinstance(value, list) else value
+            dict(enumerate(value)) if isinstance(value, list) else value if key in MAPPINGS else {"": value}
         )
         for name, part in parts.items() if isinstance(parts, dict) else ():
             if isinstance(part, dict):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 # What llguidance 1.9 does not enforce. Leaving it out only allows more.
@@ -15,17 +16,10 @@ FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4",
 UNSUPPORTED_PATTERN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # look-around and references to groups
 # Keywords that hold schemas: one or a list, or a mapping.
 SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf", "oneOf")
-MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
+DEFINITIONS = ("$defs", "definitions")
+MAPPINGS = (*DEFINITIONS, "properties", "patternProperties")
 # Beside these an object's properties are not all that it may have.
-OPEN = {
-    "additionalProperties",
-    "patternProperties",
-    "unevaluatedProperties",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "$ref",
-}
+OPEN = {*SCHEMAS[3:], "patternProperties", "unevaluatedProperties", "$ref"}
 
 
 def adapt(schema: Any, *, strict: bool = False) -> tuple[Any, tuple[str, ...]]:
@@ -48,8 +42,9 @@ def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, No
     if isinstance(pattern := out.get("pattern"), str) and UNSUPPORTED_PATTERN.search(pattern):
         notes[f"the pattern {out.pop('pattern')} is not enforced: it looks around, or back at a group"] = None
     if isinstance(reference := out.get("$ref"), str) and reference.startswith("#/"):
-        around = "" if _exists(root, reference[1:]) else place  # else in the nearest schema around
-        while around and not _exists(root, around + reference[1:]):
+        names = reference[2:].split("/")
+        around = "" if _exists(root, names) else place  # else in the nearest schema around
+        while around and not _exists(root, chain(around.split("/")[1:], names)):
             around = around.rpartition("/")[0]
         out["$ref"] = f"#{around}{reference[1:]}"
     for keyword in filter(out.__contains__, (*SCHEMAS, *MAPPINGS)):
@@ -69,8 +64,8 @@ def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, No
     return out
 
 
-def _exists(value: Any, pointer: str) -> bool:
-    for name in pointer.split("/")[1:]:
+def _exists(value: Any, pointer: Iterable[str]) -> bool:
+    for name in pointer:
         name = name.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling_settings import Breakers
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
@@ -15,6 +16,7 @@ from paceline.text.interface import Text
 LogitBias = Mapping[Any, float] | Sequence[Sequence[Any]]
 # As in llama.cpp (get_overlapping_token_sequences).
 MAX_BREAKER_CHARACTERS, MAX_BREAKER_TOKENS = 40, 20
+MAX_BREAKERS, MAX_BIAS_CHARACTERS = 32, 1000
 
 
 def logit_biases(text: Text, given: LogitBias) -> dict[int, float]:
@@ -28,6 +30,10 @@ def logit_biases(text: Text, given: LogitBias) -> dict[int, float]:
         key, bias = pair
         if mapping and isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 10:
             key = int(key)
+        if isinstance(key, str) and len(key) > MAX_BIAS_CHARACTERS:
+            raise UsageError(
+                f"logit_bias: a text of {len(key):,} characters: the most are {MAX_BIAS_CHARACTERS}"
+            )
         tokens = (
             text.encode(key, add_bos=False)
             if isinstance(key, str)
@@ -43,14 +49,22 @@ def sequence_breakers(text: Text, vocab: Vocab, breakers: tuple[str, ...]) -> Ma
     beginning of one, the tokens of the rest."""
     if not breakers:
         return {}
-    pieces = [vocab.piece(token) or vocab.text(token) for token in range(vocab.size)]
+    if len(breakers) > MAX_BREAKERS:
+        raise UsageError(f"dry_sequence_breakers: {len(breakers)} texts: give at most {MAX_BREAKERS}")
     out = defaultdict[int, set[tuple[int, ...]]](set)
-    for breaker in (breaker[:MAX_BREAKER_CHARACTERS] for breaker in breakers if breaker):
-        whole, splits = breaker.encode(), [(breaker[:n], breaker[n:]) for n in range(1, len(breaker))]
-        tails = {a.encode(): tuple(text.encode_continuation(b)[:MAX_BREAKER_TOKENS]) for a, b in splits}
-        for token, piece in enumerate(pieces):
-            if whole in piece:
-                out[token].add(())
-            elif piece.endswith(tuple(tails)):
-                out[token] |= {tail for begin, tail in tails.items() if piece.endswith(begin)}
+    wholes = {breaker[:MAX_BREAKER_CHARACTERS].encode() for breaker in breakers if breaker}
+    begins = defaultdict[bytes, list[tuple[bytes, tuple[int, ...]]]](list)
+    for breaker in (whole.decode() for whole in wholes):
+        for n in range(1, len(breaker)):
+            tail = tuple(text.encode_continuation(breaker[n:])[:MAX_BREAKER_TOKENS])
+            begins[breaker[:n].encode()].append((breaker.encode(), tail))
+    longest = max(map(len, begins), default=0)
+    for token in range(vocab.size):
+        piece = vocab.piece(token) or vocab.text(token)
+        inside = [whole for whole in wholes if whole in piece]
+        found = set[tuple[int, ...]]([()] if inside else [])
+        for size in range(1, min(len(piece), longest) + 1):
+            found |= {tail for whole, tail in begins.get(piece[-size:], ()) if whole not in inside}
+        if found:
+            out[token] = found
     return {token: tuple(found) for token, found in out.items()}

@@ -160,6 +160,7 @@ def check_greedy(
     sampling: at temperature 0, with any penalties and biases. plain: the plain output, if known."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0, "remember": False}
     prompt = tuple(prompt)  # an empty list would mean a batch without prompts
+    sampling = llm.sampling(**vars(sampling))  # with sequence breakers as tokens
     plain = plain or llm.generate(prompt, plain=True, **request)
     drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)

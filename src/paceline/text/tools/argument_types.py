@@ -57,9 +57,8 @@ def _types(schema: Any, root: Any, known: dict[int, Types]) -> Types:
     known[id(schema)] = Types()
     types, named = ANY, schema.get("type")
     if isinstance(named, str | list):
-        types &= frozenset(
-            [named] if isinstance(named, str) else [one for one in named if isinstance(one, str)]
-        )
+        names = {one for one in ([named] if isinstance(named, str) else named) if isinstance(one, str)}
+        types &= names | ({"integer"} if "number" in names else set())
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
         types &= Types(NAMES[type(value)] for value in values)

@@ -47,7 +47,9 @@ class CallParser:
         if start:
             is_whole = yield from self._parse_json_calls(strict=ends is None or "`" in opener)
         else:
-            found = yield from text.match(re.compile(self.form.head or "(?!)"))
+            if not self.form.head:
+                return False
+            found = yield from text.match(re.compile(self.form.head))
             if not found or found["name"] not in self.tools:
                 return False
             if self.form.pairs:
@@ -100,7 +102,7 @@ class CallParser:
             found = (yield from text.match(KEY)) if quote else None
             if not found or (is_first and found[1] not in CALL_KEYS):
                 is_whole = False
-            elif found[1] == "function" and (yield from text.accept("{")):
+            elif found[1] == "function" and depth == 1 and (yield from text.accept("{")):
                 depth, is_first = depth + 1, True
             else:
                 is_whole, is_first = (yield from self._parse_member(call, found[1], strict=strict)), False
@@ -133,7 +135,8 @@ class CallParser:
         text.at += size
         parts: list[str] = []
         is_whole = yield from text.copy_string(parts.append, '"')
-        value = _object_in("".join(parts))
+        written = json.loads(f'"{"".join(parts)}"')
+        value = _object_in(written) or (written if is_whole and call.started else "")
         call.has_arguments = bool(value)
         (self.write if call.started else call.early.append)(value)
         return is_whole
@@ -180,10 +183,10 @@ class CallParser:
         return mark == pairs.end or (not mark and after != "")
 
 
-def _object_in(string: str) -> str:
-    """Return the JSON object in the inside of a JSON string; "" if there is none."""
+def _object_in(text: str) -> str:
+    """Return the JSON object that a text is; "" if it is none."""
     try:
-        value = json.loads(json.loads(f'"{string}"'))
+        value = json.loads(text, strict=False)
         return json.dumps(value, ensure_ascii=False, allow_nan=False) if isinstance(value, dict) else ""
     except (ValueError, RecursionError):
         return ""

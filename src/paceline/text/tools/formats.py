@@ -14,8 +14,9 @@ from paceline.text.interface import Text
 from paceline.text.messages import ToolChoice
 
 _FENCE = "```json"
-_NAME = r"\s*(?P<name>[A-Za-z0-9_.-]+?)\s*"
-_BRACE = r"\s*(?=\{)"  # which begins the arguments
+# No white space follows any: without the possessive *+ a text of spaces would take seconds.
+_NAME = r"\s*+(?P<name>[A-Za-z0-9_.-]+?)\s*+"
+_BRACE = r"\s*+(?=\{)"  # which begins the arguments
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,15 @@ _KIMI_ENDS = ("<|tool_call_end|>", "<|tool_calls_section_end|>")
 _DEEPSEEK_ENDS = ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
 _DEEPSEEK = dict.fromkeys(("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"), _DEEPSEEK_ENDS)
 _DEEPSEEK_HEAD = (
-    r"\s*(?:<｜tool▁call▁begin｜>)?\s*(?:function<｜tool▁sep｜>)?"
+    r"\s*+(?:<｜tool▁call▁begin｜>)?\s*+(?:function<｜tool▁sep｜>)?"
     + _NAME
-    + r"(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"
+    + r"(?:<｜tool▁sep｜>)?\s*+(?:```(?:json)?)?"
     + _BRACE
 )
 _MISTRAL: Mapping[str, tuple[str, ...]] = {"[TOOL_CALLS]": ()}
-_MISTRAL_HEAD = _NAME + r"(?:\[CALL_ID\]\s*(?P<id>\w+))?\s*(?:\[ARGS\])?" + _BRACE
+_MISTRAL_HEAD = _NAME + r"(?:\[CALL_ID\]\s*+(?P<id>\w+))?\s*+(?:\[ARGS\])?" + _BRACE
 _HARMONY = ("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions.")
-_INVOKE = r'\s*(?:<invoke name=")?' + _NAME + '">'
+_INVOKE = r'\s*+(?:<invoke name=")?' + _NAME + '">'
 _CHANNELS = tuple(
     f"<|channel|>{name}<|message|>" for name in ("commentary", "final", "final <|constrain|>json")
 )
@@ -167,8 +168,8 @@ TABLE = (
         "kimi",
         ("<|tool_call_begin|>",),
         dict.fromkeys(("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _KIMI_ENDS),
-        head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_.-]+?)(?::\d+)?)"
-        r"\s*<\|tool_call_argument_begin\|>" + _BRACE,
+        head=r"\s*+(?:<\|tool_call_begin\|>)?\s*+(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_.-]+?)(?::\d+)?)"
+        r"\s*+<\|tool_call_argument_begin\|>" + _BRACE,
         forced_prefix="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
         other_markers=("<|tool_call_argument_begin|>",),
     ),
@@ -186,7 +187,9 @@ TABLE = (
         "harmony",  # gpt-oss
         ("<|channel|>", "<|call|>"),
         dict.fromkeys(_HARMONY, ("<|call|>",)),
-        head=_NAME + r"(?:<\|channel\|>\w+)?(?:\s*<\|constrain\|>\w*|\s+\w+)?\s*<\|message\|>" + _BRACE,
+        head=_NAME
+        + r"(?:<\|channel\|>\w+\s*+)?(?:<\|constrain\|>\w*\s*+|(?<=\s)\w+\s*+)?<\|message\|>"
+        + _BRACE,
         forced_prefix="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
         skipped=(*_CHANNELS, "<|start|>assistant", "<|end|>"),
         other_markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
@@ -217,14 +220,14 @@ TABLE = (
         "seed",
         "<seed:tool_call>",
         "</seed:tool_call>",
-        head=r"\s*<function=" + _NAME + ">",
+        head=r"\s*+<function=" + _NAME + ">",
         pairs=KeyValueArguments("<parameter=", ">", ("</parameter>",), "</function>"),
     ),
     ToolFormat(
         "qwen-coder",
         ("<tool_call>", "<function=", "<parameter="),
         {**_TAGGED, "<function=": ("</tool_call>",)},
-        head=r"\s*(?:<function=)?" + _NAME + ">",
+        head=r"\s*+(?:<function=)?" + _NAME + ">",
         # A value stands between newlines of its own.
         pairs=KeyValueArguments(
             "<parameter=", r">(?:\n|(?=.))", ("\n</parameter>", "</parameter>"), "</function>"
@@ -235,7 +238,7 @@ TABLE = (
         ("<tool_call>", "<arg_key>"),
         {"<tool_call>": ()},
         head=_NAME + "(?=<)",
-        pairs=KeyValueArguments("<arg_key>", r"</arg_key>\s*<arg_value>", ("</arg_value>",), "</tool_call>"),
+        pairs=KeyValueArguments("<arg_key>", r"</arg_key>\s*+<arg_value>", ("</arg_value>",), "</tool_call>"),
     ),
     _tags(
         "functionary",

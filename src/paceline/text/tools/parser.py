@@ -124,8 +124,8 @@ class AnswerParser:
         return deltas
 
     def finish(self, *, cut: bool = False) -> list[MessageDelta]:
-        """Return the last deltas. cut: the answer was truncated. Then the beginning of a call without a name
-        is dropped, and arguments stay open where they end: no JSON, so that nobody runs half a call."""
+        """Return the last deltas. cut: the answer was truncated. Then a mark and what follows are
+        dropped before a call's name, and arguments stay open where they end: nobody runs half a call."""
         self._text.ended, self._text.truncated = True, cut
         return self.feed("")
 
@@ -154,14 +154,15 @@ class AnswerParser:
                 text.retain()
                 text.take(len(mark) if mark not in "{[" else 0)
                 is_call = yield from self._calls.parse(mark)
-                if text.is_cut:
+                if text.is_cut and (is_call or (mark not in "{[" and "`" not in mark)):
                     return
                 if is_call:
                     self._is_fresh, self._trims = True, False
                     continue
                 text.rewind()
             self._emit_text(CONTENT, text.take(len(mark)))
-        if len(rest := text.take(len(text.text))) == 1:  # else the beginning of a mark, of a truncated answer
+        rest = text.take(len(text.text))
+        if len(rest) == 1 or rest.startswith("`"):  # else the beginning of a mark, of a truncated answer
             self._emit_text(CONTENT, rest)
         if not self._trims and not (self._is_fresh and self.n_calls):
             self._emit(CONTENT, "".join(self._space))
