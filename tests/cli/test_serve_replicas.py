@@ -52,6 +52,9 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "api_key_file": None,
         "hosts": [],  # keys keep web pages out
         "trusted_proxy": [],
+        "cors": [],
+        "ping_seconds": 10.0,
+        "strict": False,
         "sessions": 3,
         "queue": 5,
         "per_client": 2,

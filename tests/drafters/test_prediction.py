@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import paceline
 from decoding import decoded
 from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedState, PortfolioDrafter
@@ -67,3 +68,11 @@ def test_right_prediction_is_accepted_whole() -> None:
     drafted, steps = decoded(target, PredictionDrafter(), prompt, 12, FOUR, prediction=tuple(plain))
     assert drafted == plain
     assert [len(step.tokens) for step in steps] == [5, 5, 2]
+
+
+def test_prediction_of_a_request_reaches_its_drafter() -> None:
+    with paceline.load("toy:seed=3", drafters="prediction,lookup") as llm:
+        plain = llm.generate([1, 2, 3], max_tokens=8, plain=True)
+        predicted = llm.generate([1, 2, 3], max_tokens=8, prediction=list(plain.tokens))
+    assert predicted.tokens == plain.tokens
+    assert predicted.stats.by_source["prediction"].accepted > 0

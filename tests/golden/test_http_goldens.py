@@ -30,7 +30,9 @@ TOOL: Any = {
 SCHEMA: Any = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 # What differs from one exchange to the next, or depends on those before.
-VOLATILE = re.compile(r'"(id|created|modified_at|size|timings|prompt_tokens_details)": ?("[^"]*"|\d+|\{[^{}]*\})')
+VOLATILE = re.compile(
+    r'"(id|created|modified_at|size|timings|prompt_tokens_details)": ?("[^"]*"|\d+|\{[^{}]*\})'
+)
 
 
 def chat(**more: Any) -> dict[str, Any]:
