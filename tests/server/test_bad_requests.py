@@ -328,7 +328,7 @@ def test_a_name_with_line_breaks_starts_no_header_of_its_own(served: Served) -> 
     ("method", "path", "status"),
     [
         ("GET", CHAT, 405), ("OPTIONS", CHAT, 405), ("BREW", "/tokenize", 405),
-        ("POST", "/v1/embeddings", 404), ("GET", "/v1/models/", 404), ("GET", "/page.js/../../app.py", 404),
+        ("POST", "/v1/audio/speech", 404), ("GET", "/v1/models/", 404), ("GET", "/page.js/../../app.py", 404),
         ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", 404), ("GET", "/%00%0a%1b", 404),
         ("GET", "//evil.example/", 404), ("GET", "/" + "x" * 5000, 404),
     ],

@@ -84,7 +84,7 @@ BAD_MESSAGES: list[Any] = [
     ([{**USER, "content": [{"type": "text", "text": 1}]}], r"messages\[0\]: its content 1: must be"),
     ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
     ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
-    (calling({"function": {"name": "a b"}}), "its name 'a b': must be of 1 to 64 letters"),
+    (calling({"function": {"name": "a b"}}), "its name 'a b': must be of 1 to 128 letters"),
     (calling({"function": {"name": "f", "arguments": [1]}}), "must be JSON text or a mapping"),
     (calling({"id": 1, "function": {"name": "f"}}), "its id 1: must be text"),
     ([{"role": "assistant", "tool_calls": {"a": 1}}], "its tool_calls .*: must be a list"),
@@ -96,7 +96,7 @@ BAD_MESSAGES: list[Any] = [
 BAD_TOOLS: list[Any] = [
     (F, "tools .*: must be a list of function descriptions"),
     ([{"type": "web_search", "function": {"name": "f"}}], r"tools\[0\] .*: must be a mapping"),
-    ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 64"),
+    ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 128"),
     ([F, F], r"tools\[1\]: there is another one named f"),
     ([{"function": {"name": "f", "parameters": "{}"}}], "its parameters '{}': must be a JSON schema"),
 ]
