@@ -76,8 +76,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             unknown = dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()])
             if limits.strict and unknown:
                 raise invalid_field(next(iter(unknown)), "extra_forbidden")
-            for path in (*body.unsupported_fields(), *request.unsupported_fields()):
-                raise invalid_field(path, "none_required")
+            if unsupported := [*body.unsupported_fields(), *request.unsupported_fields()]:
+                raise invalid_field(unsupported[0], "none_required")
             if isinstance(request, schemas.ChatRequest):
                 parsed = from_chat(llm, limits, request, client)
             else:
@@ -199,9 +199,7 @@ def is_named(model: str, names: Sequence[str]) -> bool:
     """Return whether one of the names, in which * stands for anything, is the model's. Ollama adds a tag."""
     given = {model, model.removesuffix(":latest")}
     patterns = (re.escape(name.removesuffix(":latest")).replace(r"\*", ".*") for name in names)
-    return bool(given & set(names)) or any(
-        re.fullmatch(pattern, one, re.DOTALL) for pattern in patterns for one in given
-    )
+    return any(re.fullmatch(pattern, one, re.DOTALL) for pattern in patterns for one in given)
 
 
 def invalid_field(path: tuple[str, ...], kind: str) -> RequestValidationError:

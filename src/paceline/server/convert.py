@@ -54,14 +54,14 @@ def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, 
     notes = list[str]()
     fields: dict[str, Any] = {"grammar": request_grammar(request), "client": client}
     fields |= {"logprobs": request.logprobs}
-    requests = list[GenerationRequest]()
+    tokenised = list[Sequence[int]]()
     for prompt in prompts:
         if request.suffix or isinstance(request, FimRequest):
             texts, files = (typed.text("prompt", prompt), request.suffix or ""), request.fim_files
-            tokens = infill_tokens(llm.target.text, llm.target.vocab, *texts, files)
+            tokenised.append(infill_tokens(llm.target.text, llm.target.vocab, *texts, files))
         else:
-            tokens = prompt_tokens(llm, prompt)
-        requests += _requests(llm, limits, request, request.max_tokens, tokens, notes, **fields)
+            tokenised.append(prompt_tokens(llm, prompt))
+    requests = _requests(llm, limits, request, request.max_tokens, tokenised, notes, **fields)
     return ParsedRequest(requests, notes=tuple(dict.fromkeys(notes)))
 
 
@@ -133,7 +133,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
         new_parser = partial(parser, thought=thought or THINK, thinking=is_open and thinks)
     fields["visible_control_tokens"] = {} if new_parser is None else llm.visible_control_tokens
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    requests = _requests(llm, limits, request, most, tokens, notes, grammar=grammar, **fields)
+    requests = _requests(llm, limits, request, most, [tokens], notes, grammar=grammar, **fields)
     return ParsedRequest(requests, new_parser, tuple(dict.fromkeys(notes)))
 
 
@@ -186,11 +186,11 @@ def _requests(
     limits: ServerLimits,
     request: SamplingRequest,
     max_tokens: int | None,
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     notes: list[str],
     **fields: Any,
 ) -> list[GenerationRequest]:
-    """Return `n` requests. fields: others of GenerationRequest."""
+    """Return `n` requests for each prompt. fields: others of GenerationRequest."""
     sampling = to_sampling(llm, request, limits.sampling)
     predicted = content_text("prediction: its content", (request.prediction or {}).get("content") or "")
     stops = typed.text_list("stop", request.stop or ())
@@ -202,7 +202,7 @@ def _requests(
         seed = 0 if sampling.greedy else secrets.randbits(62)
     n_draft, drafters = draft_limits(llm, request)
     first = GenerationRequest(
-        prompt=prompt,
+        prompt=prompts[0],
         sampling=sampling,
         stop=stops,
         ignore_eos=request.ignore_eos,
@@ -213,11 +213,15 @@ def _requests(
         prediction=llm.prediction_tokens(predicted),
         **fields,
     )
-    first.require_fits(llm.target)
-    length = max_new_tokens(llm, limits, len(prompt), max_tokens, notes)
-    at_least = request.min_tokens if max_tokens == length else min(request.min_tokens, length)
-    first = replace(first, max_tokens=length, min_tokens=at_least)
-    return [replace(first, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
+    requests = list[GenerationRequest]()
+    for prompt in prompts:
+        one = replace(first, prompt=prompt)
+        one.require_fits(llm.target)
+        length = max_new_tokens(llm, limits, len(prompt), max_tokens, notes)
+        at_least = request.min_tokens if max_tokens == length else min(request.min_tokens, length)
+        one = replace(one, max_tokens=length, min_tokens=at_least)
+        requests += [replace(one, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
+    return requests
 
 
 def to_sampling(llm: LLM, request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:

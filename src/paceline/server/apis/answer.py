@@ -151,9 +151,9 @@ class Answers:
     def progress(self, index: int, update: StepOutput) -> Iterator[Json]:
         """Yield llama-server's progress of a prompt: what was in the cache, and each pass's end."""
         answer = self.all[index]
-        handle, now = answer.handle, answer.handle.snapshot()
         if update.step is None or answer.is_prefilled:
             return
+        handle, now = answer.handle, answer.handle.snapshot()
         seconds = now.first_token_seconds - now.queue_seconds
         out = {"total": now.n_prompt, "cache": now.n_cached, "time_ms": 1000 * seconds}
         if not answer.has_progress:

@@ -66,8 +66,7 @@ def call_arguments(text: str) -> Json | None:
     clean = text.encode("utf-8", "replace").decode()
     try:
         value = json.loads(clean or "{}")
-        json.dumps(value, allow_nan=False).encode()
-        written = json.dumps(value, ensure_ascii=False)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
