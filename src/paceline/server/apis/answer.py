@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -250,6 +251,26 @@ class Blocks:
     def _append(self, text: str) -> Iterator[tuple[str, ContentBlock, str]]:
         self.all[-1].pieces.append(text)
         yield "text", self.all[-1], text
+
+
+class BlockWriter(Writer):
+    """A form whose answers are sequences of blocks."""
+
+    def __init__(self) -> None:
+        self._blocks = Blocks()
+
+    @abstractmethod
+    def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
+        """Yield the events of what `Blocks.feed` yields."""
+
+    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
+        for delta in deltas:
+            for action in self._blocks.feed(delta):
+                yield from self.block_events(*action)
+
+    def close_blocks(self) -> Iterator[Event]:
+        for action in self._blocks.close():
+            yield from self.block_events(*action)
 
 
 def visible_text(llm: LLM, tokens: Sequence[int]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Blocks, ContentBlock, Event, Json, Writer
+from paceline.server.apis.answer import Answers, Blocks, BlockWriter, ContentBlock, Event, Json
 from paceline.server.apis.parts import (
     Notes,
     call_arguments,
@@ -150,11 +149,12 @@ def _tool_choice(choice: Json | None) -> Any:
     return TOOL_CHOICES[kind]
 
 
-class MessagesWriter(Writer):
+class MessagesWriter(BlockWriter):
     """A message, whole or as Anthropic's events."""
 
     def __init__(self, answers: Answers, model: str, body: MessagesRequest) -> None:
-        self._answers, self._blocks = answers, Blocks()
+        super().__init__()
+        self._answers = answers
         name = f"msg_{secrets.token_hex(12)}"
         self._base: Json = {"id": name, "type": "message", "role": "assistant", "model": model}
 
@@ -162,14 +162,8 @@ class MessagesWriter(Writer):
         message = {**self._base, "content": [], "stop_reason": None, "stop_sequence": None}
         yield self._event("message_start", message=message | {"usage": self._usage()})
 
-    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
-        for delta in deltas:
-            for action in self._blocks.feed(delta):
-                yield from self._block_events(*action)
-
     def end(self) -> Iterator[Event]:
-        for action in self._blocks.close():
-            yield from self._block_events(*action)
+        yield from self.close_blocks()
         yield self._event("message_delta", delta=self._stop(), usage=self._usage())
         yield self._event("message_stop")
 
@@ -181,7 +175,7 @@ class MessagesWriter(Writer):
         content = [_content(block) for block in whole]
         return {**self._base, "content": content, **self._stop(), "usage": self._usage()}
 
-    def _block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
+    def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at = block.index
         if action == "start":
             yield self._event("content_block_start", index=at, content_block=_content(block, empty=True))

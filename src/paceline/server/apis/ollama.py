@@ -4,14 +4,13 @@ Its streams are JSON objects, one a line, and times are in nanoseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Blocks, Event, Json, Writer
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event, Json
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
@@ -136,31 +135,26 @@ def _options(body: OllamaRequest, notes: Notes) -> Json:
     return options
 
 
-class OllamaWriter(Writer):
+class OllamaWriter(BlockWriter):
     """A chat's or a completion's objects. Calls come whole."""
 
     def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
-        self._answers, self._model, self._blocks = answers, model, Blocks()
+        super().__init__()
+        self._answers, self._model = answers, model
         self._chat, self._n_calls = isinstance(body, OllamaChatRequest), 0
 
     def begin(self) -> Iterator[Event]:
         yield from ()
 
-    def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
-        for delta in deltas:
-            for action in self._blocks.feed(delta):
-                yield from self._events(*action)
-
     def end(self) -> Iterator[Event]:
-        for action in self._blocks.close():
-            yield from self._events(*action)
+        yield from self.close_blocks()
         yield "", self._object(self._content({}), done=True)
 
     def full(self) -> Json:
         message = self._answers.all[0].message if self._answers.all else {}
         return self._object(self._content(message), done=True)
 
-    def _events(self, action: str, block: Any, text: str) -> Iterator[Event]:
+    def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         if action == "text" and block.kind != "call":
             field = "content" if block.kind == "text" else "reasoning_content"
             yield "", self._object(self._content({field: text}))

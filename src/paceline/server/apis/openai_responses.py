@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Blocks, ContentBlock, Event, Json, Writer
+from paceline.server.apis.answer import Answers, Blocks, BlockWriter, ContentBlock, Event, Json
 from paceline.server.apis.parts import Notes, chat_request, only_functions
 from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
 from paceline.speculative import validation as typed
@@ -159,12 +159,13 @@ def _without_type(one: Json) -> Json:
     return {name: value for name, value in one.items() if name != "type" and value is not None}
 
 
-class ResponsesWriter(Writer):
+class ResponsesWriter(BlockWriter):
     """A response, whole or as events."""
 
     def __init__(self, answers: Answers, model: str, body: ResponsesRequest) -> None:
         self._answers, self._body, self._model = answers, body, model
-        self._blocks, self._names, self._sequence = Blocks(), list[str](), -1
+        super().__init__()
+        self._names, self._sequence = list[str](), -1
         self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
 
     def begin(self) -> Iterator[Event]:
@@ -176,14 +177,11 @@ class ResponsesWriter(Writer):
             for progress in self._answers.progress(index, update):
                 response = self._response("in_progress")
                 yield self._event("response.in_progress", response=response, prompt_progress=progress)
-        for delta in deltas:
-            for action in self._blocks.feed(delta):
-                yield from self._block_events(*action)
+        yield from super().step(index, update, deltas)
 
     def end(self) -> Iterator[Event]:
         if self._answers.all:
-            for action in self._blocks.close():
-                yield from self._block_events(*action)
+            yield from self.close_blocks()
         response = self._ended()
         extra = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
         # Clients wait for this event; the response says whether it is incomplete.
@@ -194,7 +192,7 @@ class ResponsesWriter(Writer):
             self._blocks = Blocks.of(self._answers.all[0].message)
         return self._ended()
 
-    def _block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
+    def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at: Json = {"output_index": block.index}
         item_id = {"item_id": self._name(block), **at}
         inner = item_id if block.kind == "call" else {**item_id, "content_index": 0}
