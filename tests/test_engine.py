@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import random
 import signal
 import subprocess
@@ -238,6 +239,8 @@ def interrupted_at(place: int, work: Callable[[], None]) -> int:
         return trace
 
     others = sys.gettrace()
+    gc.collect()
+    gc.disable()  # Python swallows an exception in a `__del__`, and the collector runs at any place
     sys.settrace(trace)
     try:
         work()
@@ -245,6 +248,7 @@ def interrupted_at(place: int, work: Callable[[], None]) -> int:
         pass
     finally:
         sys.settrace(others)
+        gc.enable()
     return came
 
 

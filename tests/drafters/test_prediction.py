@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 import paceline
-from decoding import decoded
-from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedState, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.prediction import PredictionDrafter, PredictionState
@@ -60,14 +58,6 @@ def test_drafter_is_called_only_for_requests_with_a_prediction() -> None:
     assert (predicted.called, predicted.tokens) == (("prediction", "lookup"), (10, 11, 12, 13))
     assert isinstance(states[0].parts[0], PredictionState)
     drafter.close()
-
-
-def test_right_prediction_is_accepted_whole() -> None:
-    target, prompt = ToyTarget(6, seed=1), [1, 2, 3]
-    plain, _ = decoded(target, PredictionDrafter(), prompt, 12, FOUR)
-    drafted, steps = decoded(target, PredictionDrafter(), prompt, 12, FOUR, prediction=tuple(plain))
-    assert drafted == plain
-    assert [len(step.tokens) for step in steps] == [5, 5, 2]
 
 
 def test_prediction_of_a_request_reaches_its_drafter() -> None:

@@ -16,6 +16,7 @@ from paceline.drafters.compose import ComposedDrafter, PortfolioDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafters.prediction import PredictionDrafter
 from paceline.speculative.errors import ContractError, UsageError
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import advance_requests, decode
@@ -293,3 +294,13 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     told = sum(request.stats.seconds for request in requests)
     assert seconds == pytest.approx(told)
     assert seconds + left == pytest.approx(clock() - began - (passes + 1))
+
+
+def test_right_prediction_is_accepted_whole() -> None:
+    target, prompt = ToyTarget(6, seed=1), [1, 2, 3]
+    plain, _ = decoded(target, PredictionDrafter(), prompt, 12, Budget(depth=4, nodes=4))
+    drafted, steps = decoded(
+        target, PredictionDrafter(), prompt, 12, Budget(depth=4, nodes=4), prediction=tuple(plain)
+    )
+    assert drafted == plain
+    assert [len(step.tokens) for step in steps] == [5, 5, 2]
