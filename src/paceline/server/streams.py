@@ -103,20 +103,21 @@ async def event_stream(
     """Yield the events of a request. path: the route, whose form an error has.
     as_lines: as JSON objects, one a line, among which no sign of life has a place."""
     encode = json_line if as_lines else sse_event
-    for event in writer.begin():
-        yield encode(event)
-    last = monotonic()
+    # With the first step: programs that measure take the first event for the end of the prompt's pass.
+    first, last = list(writer.begin()), monotonic()
     try:
         while not outputs.over:
             if (output := await outputs.next()) is not None:
                 index, update = output
                 for event in writer.step(index, update, answers.all[index].deltas(update)):
                     last = monotonic()
-                    yield encode(event)
+                    for held_back in (*first, event):
+                        yield encode(held_back)
+                    first = []
             if not as_lines and 0 < outputs.ping_seconds <= monotonic() - last:
                 last = monotonic()
                 yield ": keep-alive\n\n"
-        for event in writer.end():
+        for event in (*first, *writer.end()):
             yield encode(event)
     except Exception as error:
         if not isinstance(error, PacelineError | HTTPException):
