@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -78,6 +79,16 @@ def serving(is_agent: bool) -> Iterator[None]:
         server.wait()
 
 
+def write_tokenizer() -> None:
+    """Write the tokenizer of SmolLM2 as measuring programs read it."""
+    from transformers import AutoTokenizer
+
+    from paceline.models import zoo
+
+    file = zoo.path("smollm2")
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(BUILD / "tokenizer")
+
+
 def run(client: Client) -> tuple[bool, str]:
     """Run a client's block; return whether it ended well, and its last line."""
     folder = BUILD / client.name.replace(" ", "-").lower()
@@ -85,12 +96,16 @@ def run(client: Client) -> tuple[bool, str]:
     work.mkdir(parents=True, exist_ok=True)
     if not environment.exists():
         venv.create(environment, with_pip=True)
+        if uv := shutil.which("uv"):  # the same in seconds
+            (environment / "bin" / "pip").write_text(f'#!/bin/sh\nexec {uv} pip "$@"\n')
     (work / "greet.py").write_text('print("Hi, world")\n')
     subprocess.run(["git", "init", "-q"], cwd=work, check=True)
     own = {
         "HOME": str(folder),
+        "VIRTUAL_ENV": str(environment),
         "NPM_CONFIG_PREFIX": str(BUILD / "npm"),
         "PATH": f"{environment}/bin:{BUILD}/npm/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TOKENIZER": str(BUILD / "tokenizer"),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     log = BUILD / f"{folder.name}.log"
@@ -112,6 +127,7 @@ def main() -> int:
     names, failed = parser.parse_args().names, 0
     chosen = [client for client in clients(DOCS.read_text()) if not names or client.name in names]
     BUILD.mkdir(parents=True, exist_ok=True)
+    write_tokenizer()
     for is_agent in (False, True):
         these = [client for client in chosen if client.is_agent == is_agent]
         if not these:
