@@ -62,14 +62,3 @@ def cpu_list(text: str) -> frozenset[int] | None:
             return None
         found.update(range(low, high + 1))
     return frozenset(found)
-
-
-def format_cpu_list(cpus: frozenset[int] | tuple[int, ...]) -> str:
-    """Return a list in the kernel's form: 0-3,8."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.registry import open_engine, open_tokenizer
-from paceline.models.headers.gguf_file import (
-    GGUFFile,
-    TensorRows,
+from paceline.models.headers.gguf_file import GGUFFile, TensorRows
+from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     copy_part,
     metadata_field,

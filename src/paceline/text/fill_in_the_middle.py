@@ -13,33 +13,14 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
 
-PREFIX = (
-    "<|fim_prefix|>",
-    "<fim-prefix>",
-    "<fim_prefix>",
-    "<｜fim▁begin｜>",
-    "<PRE>",
-    "▁<PRE>",
-    "<|code_prefix|>",
-)
-SUFFIX = (
-    "<|fim_suffix|>",
-    "<fim-suffix>",
-    "<fim_suffix>",
-    "<｜fim▁hole｜>",
-    "<SUF>",
-    "▁<SUF>",
-    "<|code_suffix|>",
-)
-MIDDLE = (
-    "<|fim_middle|>",
-    "<fim-middle>",
-    "<fim_middle>",
-    "<｜fim▁end｜>",
-    "<MID>",
-    "▁<MID>",
-    "<|code_middle|>",
-)
+
+def _names(role: str, of_deepseek: str, short: str) -> tuple[str, ...]:
+    shapes = (f"<|fim_{role}|>", f"<fim-{role}>", f"<fim_{role}>", f"<｜fim▁{of_deepseek}｜>")
+    return *shapes, f"<{short}>", f"▁<{short}>", f"<|code_{role}|>"
+
+
+PREFIX, MIDDLE = _names("prefix", "begin", "PRE"), _names("middle", "end", "MID")
+SUFFIX = _names("suffix", "hole", "SUF")
 FILE = ("<|file_sep|>", "<file_sep>")
 
 

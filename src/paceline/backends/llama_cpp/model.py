@@ -35,7 +35,7 @@ def expert_counts(path: Path) -> tuple[str, int, int]:
     key, experts = f"{arch}.expert_used_count", header.number(f"{arch}.expert_count")
     used = header.numbers(key)
     if experts and len(set(used)) != 1:
-        found = ", ".join(sorted(name for name in header.metadata if "expert" in name))
+        found = ", ".join(sorted(name for name in header.values if "expert" in name))
         reason = "has a number for each layer" if used else "is missing"
         raise UsageError(f"{path}: {key} {reason}; its keys of experts are {found}")
     return key, (used or [0])[0], experts

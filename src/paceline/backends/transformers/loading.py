@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
-from paceline.models.headers.gguf_header import read_header
 from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
@@ -98,7 +97,7 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     """Return folder and keyword arguments for from_pretrained, without downloads. Raises UsageError."""
     place = model_path(path)
     if place.is_file():
-        if (parts := read_header(place, lambda _key, _count: False).number("split.count")) > 1:
+        if (parts := GGUFFile(place).number("split.count")) > 1:
             raise ModelError(
                 f"{place}: is one of {parts} parts, and transformers reads one file: leave out hf: "
                 "(llama.cpp reads all), or join them (llama-gguf-split --merge)"

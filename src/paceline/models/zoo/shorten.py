@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.models.headers.gguf_file import GGUFFile, copy_part, metadata_field, select_elements, write_gguf
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import copy_part, metadata_field, select_elements, write_gguf
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import check_output, write_output
 
