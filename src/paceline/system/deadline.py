@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from threading import Event, Timer
 
 
 class OverdueError(TimeoutError):
@@ -17,18 +17,17 @@ class OverdueError(TimeoutError):
 @contextmanager
 def deadline(line: socket.socket, seconds: float) -> Iterator[None]:
     """Shut down the connection after so many seconds, from another thread, and raise OverdueError."""
-    done, overdue = Event(), Event()
+    overdue = Event()
 
-    def wait() -> None:
-        if not done.wait(seconds):
-            overdue.set()
-            with suppress(OSError):  # already closed
-                # The method of a TLS socket would clear the state that the reading thread uses.
-                socket.socket.shutdown(line, socket.SHUT_RDWR)
+    def end() -> None:
+        overdue.set()
+        with suppress(OSError):  # already closed
+            # The method of a TLS socket would clear the state that the reading thread uses.
+            socket.socket.shutdown(line, socket.SHUT_RDWR)
 
-    thread = Thread(target=wait, daemon=True)
-    thread.start()
-    cause: Exception | None = None
+    timer, cause = Timer(seconds, end), None
+    timer.daemon = True
+    timer.start()
     try:
         yield
     except Exception as error:
@@ -36,7 +35,7 @@ def deadline(line: socket.socket, seconds: float) -> Iterator[None]:
             raise
         cause = error
     finally:
-        done.set()
-        thread.join()
+        timer.cancel()
+        timer.join()
     if overdue.is_set():
         raise OverdueError(f"did not finish within {seconds:g} s") from cause

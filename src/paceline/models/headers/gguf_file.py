@@ -133,7 +133,7 @@ class Cursor:
         return found
 
     def fill(self, end: int, what: str) -> bytes:
-        """Return the buffer, which has the bytes up to `end` now. Raises InvalidFile without room for them."""
+        """Return the buffer, which has the bytes up to `end` now. Raises InvalidFile if there are none."""
         if end > len(self._buffer):
             room = min(self.size, MAX_HEADER_BYTES)
             if end <= room:

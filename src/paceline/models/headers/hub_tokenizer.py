@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import FailFast, StrictInt, TypeAdapter, ValidationError
+from typing import Any
 
 from paceline.models.headers import vocabulary
 from paceline.models.headers.facts import TokenizerFacts
@@ -27,35 +24,6 @@ _LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<｜.*｜>
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
-@dataclass(frozen=True)
-class AddedToken:
-    """An entry of added_tokens in tokenizer.json."""
-
-    id: StrictInt
-    content: str
-    special: bool | None = False
-
-
-@dataclass(frozen=True)
-class TokenizerModel:
-    """The model in tokenizer.json. vocab: ids by text; of Unigram, texts with their scores."""
-
-    vocab: dict[str, Any] | list[Any]
-    type: Any = None
-    byte_fallback: Any = False
-    unk_token: Any = None
-
-
-@dataclass(frozen=True)
-class TokenizerFile:
-    """What is read of tokenizer.json."""
-
-    model: TokenizerModel
-    added_tokens: Annotated[tuple[AddedToken, ...], FailFast()] = ()
-    pre_tokenizer: Any = None
-    post_processor: Any = None
-
-
 def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     """Read a folder's tokenizer. config: config.json, the text model's part first.
     Raises ModelError for a missing or damaged tokenizer.json."""
@@ -64,30 +32,30 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
         why = "has no tokenizer.json, without which its vocabulary cannot be read"
         make = "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise ModelError(f"{folder}: {why}: fetch it, or {make}")
+    data, settings = read_json(path, MAX_SIZE), read_optional_json(folder / "tokenizer_config.json")
     try:
-        data = TypeAdapter(TokenizerFile).validate_python(read_json(path, MAX_SIZE))
-    except ValidationError as error:
-        wrong = truncated(".".join(map(str, error.errors()[0]["loc"])), 80)
-        raise ModelError(f"{path}: is no tokenizer ({wrong} is missing or wrong): fetch it again") from error
-    settings = read_optional_json(folder / "tokenizer_config.json")
-    vocab, added = data.model.vocab, {token.id: token for token in data.added_tokens}
-    pairs: list[tuple[Any, Any]]
-    if isinstance(vocab, dict):
-        pairs = [(token, text) for text, token in vocab.items()]
-    else:
-        pairs = [(i, pair[0] if isinstance(pair, list) and pair else None) for i, pair in enumerate(vocab)]
-    ids, padded = [*(token for token, _ in pairs), *added], config.get("vocab_size")
+        model = data["model"]
+        vocab, added = model["vocab"], data.get("added_tokens") or ()
+        # Of Unigram, texts with their scores.
+        pairs = [(token, text) for text, token in vocab.items()] if isinstance(vocab, dict) else []
+        pairs = pairs or [(token, pair[0]) for token, pair in enumerate(vocab)]
+        more = {token["id"]: (token["content"], token.get("special") is True) for token in added}
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        why = f"is no tokenizer ({type(error).__name__}: {error})"
+        raise ModelError(f"{path}: {truncated(why, 80)}: fetch it again") from error
+    given, padded = [*pairs, *((token, text) for token, (text, _) in more.items())], config.get("vocab_size")
+    ids = [token for token, _ in given]
     size = padded if type(padded) is int else 0
     limit = min(MAX_TOKENS, 2 * len(ids) + 65536)  # a few large ids would make millions of texts
     valid = all(type(token) is int and 0 <= token < limit for token in ids)
-    if not valid or size > limit or not all(isinstance(text, str) for _, text in pairs):
+    if not valid or size > limit or not all(isinstance(text, str) for _, text in given):
         why = "each must be a text, and ids and the vocab_size of config.json whole numbers"
         raise ModelError(f"{path}: has {len(ids):,} tokens: {why} up to {limit:,}")
-    kind, size = _kind(data, arch), max(size, max(ids, default=-1) + 1)
-    texts, types = _tokens(dict(pairs), added, kind, data.model.unk_token, size)
+    kind, size = _kind(model, data.get("pre_tokenizer"), arch), max(size, max(ids, default=-1) + 1)
+    texts, types = _tokens(dict(pairs), more, kind, model.get("unk_token"), size)
     first = {text: token for token, text in reversed(list(enumerate(texts)))}
     special = _special(settings, config, first, size)
-    add_bos, add_eos = _add_bos_eos(data.post_processor, settings)
+    add_bos, add_eos = _add_bos_eos(data.get("post_processor"), settings)
     return TokenizerFacts(
         kind=kind,
         pre="gemma4" if arch == "gemma4" else "",
@@ -111,20 +79,18 @@ def numbers(value: Any) -> list[int]:
     return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
 
 
-def _kind(data: TokenizerFile, arch: str) -> str:
-    if data.model.type == "WordPiece":
-        return "WPM"
-    if data.model.type == "Unigram":
-        return "UGM"
+def _kind(model: Json, pre_tokenizer: Any, arch: str) -> str:
     # llama.cpp treats Gemma 4 as BPE, though its byte tokens are those of SentencePiece.
-    byte_level = "'ByteLevel'" in str(data.pre_tokenizer)
-    return "SPM" if data.model.byte_fallback is True and arch != "gemma4" and not byte_level else "BPE"
+    bpe = arch == "gemma4" or model.get("byte_fallback") is not True or "'ByteLevel'" in str(pre_tokenizer)
+    kinds = {"WordPiece": "WPM", "Unigram": "UGM"}
+    return kinds.get(str(model.get("type")), "BPE" if bpe else "SPM")
 
 
 def _tokens(
-    named: Mapping[int, str], added: Mapping[int, AddedToken], kind: str, unknown: Any, size: int
+    named: Mapping[int, str], added: Mapping[int, tuple[str, bool]], kind: str, unknown: Any, size: int
 ) -> tuple[list[bytes], list[int]]:
-    """Return the texts and types of `size` tokens by id. Unnamed ids are padding."""
+    """Return the texts and types of `size` tokens by id. Unnamed ids are padding. added: texts, and whether
+    they are control tokens."""
     texts, types = [b"[PAD%d]" % token for token in range(size)], [vocabulary.UNUSED] * size
     for token, text in named.items():
         byte = kind == "SPM" and _BYTE.fullmatch(text)
@@ -132,8 +98,8 @@ def _tokens(
         if kind == "WPM":
             text = text[2:] if text.startswith("##") else f"▁{text}"
         texts[token] = _encoded(text)
-    for token, entry in added.items():
-        text, control = entry.content, entry.special or _LOOKS_SPECIAL.fullmatch(entry.content)
+    for token, (text, special) in added.items():
+        control = special or _LOOKS_SPECIAL.fullmatch(text)
         types[token] = vocabulary.CONTROL if control else vocabulary.USER_DEFINED
         if kind == "SPM" and text == unknown:
             types[token] = vocabulary.UNKNOWN
