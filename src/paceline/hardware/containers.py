@@ -39,25 +39,15 @@ def read(files: SystemFiles) -> Limits:
     )
 
 
-def _mount(files: SystemFiles) -> tuple[str, str] | None:
-    """Return the mount point of control groups, and the group that is mounted there."""
-    for line in (files.text(MOUNTS) or "").splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split()
-        if after.startswith("cgroup2 ") and len(fields) >= 5:
-            return fields[4], fields[3]
-    return None
-
-
 def _folders(files: SystemFiles) -> list[str]:
     """Return the visible folders of the process's group and of the groups above it.
     A container without a cgroup namespace has the host's name of its group, but sees only the end of it."""
-    lines = (files.text(GROUPS) or "").splitlines()
-    group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-    mount = _mount(files)
-    if mount is None or group is None:
+    groups, mounts = ((files.text(path) or "").splitlines() for path in (GROUPS, MOUNTS))
+    group = next((line.removeprefix("0::") for line in groups if line.startswith("0::")), None)
+    fields = [line.split() for line in mounts if line.partition(" - ")[2].startswith("cgroup2 ")]
+    if group is None or not fields or len(fields[0]) < 7:
         return []
-    place, root = mount
+    root, place = fields[0][3:5]  # the group that is mounted, and where
     path = PurePosixPath(group)
     if ".." in path.parts:  # a sibling group, whose parents are invisible
         path = PurePosixPath("/")

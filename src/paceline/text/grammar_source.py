@@ -19,7 +19,7 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.text.gbnf import to_lark
 from paceline.text.json_schema import DEFINITIONS, MAPPINGS, SCHEMAS, adapt
-from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
+from paceline.text.worker_process import WorkerEndedError, WorkerProcess
 
 Schema = Mapping[str, Any] | bool | str
 
@@ -123,7 +123,7 @@ class GrammarChecker(WorkerProcess):
     """A subprocess that compiles grammars."""
 
     def __init__(self) -> None:
-        super().__init__(__name__, "grammars cannot be checked", CPU_SECONDS)
+        super().__init__(__name__, "grammars cannot be checked", CPU_SECONDS, NICENESS)
 
     def check(self, syntax: GrammarSource) -> None:
         """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
@@ -194,18 +194,12 @@ def _validate(syntax: GrammarSource) -> GrammarSource:
     return syntax
 
 
-def main() -> None:
-    """Check grammars in the subprocess."""
+def answer(lark: bytes) -> bytes:
+    """Compile a grammar in the subprocess, and return llguidance's error, or nothing."""
     from llguidance import LLMatcher, LLTokenizer
 
-    tokenizer = LLTokenizer("byte")
-
-    def answer(lark: bytes) -> bytes:
-        """Return llguidance's error, or nothing."""
-        matcher = LLMatcher(tokenizer, lark.decode(), log_level=0)
-        error = str(matcher.get_error())
-        if not error:
-            matcher.compute_bitmask()  # its time counts, too
-        return error.encode()  # freeing the matcher may overflow the stack, too
-
-    serve_requests(answer, seconds=CPU_SECONDS, niceness=NICENESS)
+    matcher = LLMatcher(LLTokenizer("byte"), lark.decode(), log_level=0)
+    error = str(matcher.get_error())
+    if not error:
+        matcher.compute_bitmask()  # its time counts, too
+    return error.encode()  # freeing the matcher may overflow the stack, too

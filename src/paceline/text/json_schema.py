@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
 
 # What llguidance 1.9 does not enforce. Leaving it out only allows more.
@@ -42,9 +41,8 @@ def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, No
     if isinstance(pattern := out.get("pattern"), str) and UNSUPPORTED_PATTERN.search(pattern):
         notes[f"the pattern {out.pop('pattern')} is not enforced: it looks around, or back at a group"] = None
     if isinstance(reference := out.get("$ref"), str) and reference.startswith("#/"):
-        names = reference[2:].split("/")
-        around = "" if _exists(root, names) else place  # else in the nearest schema around
-        while around and not _exists(root, chain(around.split("/")[1:], names)):
+        around = "" if find_schema(root, reference[1:]) is not None else place  # else in the nearest around
+        while around and find_schema(root, f"{around}{reference[1:]}") is None:
             around = around.rpartition("/")[0]
         out["$ref"] = f"#{around}{reference[1:]}"
     for keyword in filter(out.__contains__, (*SCHEMAS, *MAPPINGS)):
@@ -64,13 +62,12 @@ def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, No
     return out
 
 
-def _exists(value: Any, pointer: Iterable[str]) -> bool:
-    for name in pointer:
+def find_schema(value: Any, pointer: str) -> Any:
+    """Return the schema at a JSON pointer in a document; None if there is none."""
+    for name in pointer.split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        elif isinstance(value, Mapping) and name in value:
-            value = value[name]
+        if isinstance(value, list):
+            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
         else:
-            return False
-    return True
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return value

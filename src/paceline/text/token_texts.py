@@ -30,15 +30,14 @@ def logit_biases(text: Text, given: LogitBias) -> dict[int, float]:
         key, bias = pair
         if mapping and isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 10:
             key = int(key)
-        if isinstance(key, str) and len(key) > MAX_BIAS_CHARACTERS:
-            raise UsageError(
-                f"logit_bias: a text of {len(key):,} characters: the most are {MAX_BIAS_CHARACTERS}"
-            )
-        tokens = (
-            text.encode(key, add_bos=False)
-            if isinstance(key, str)
-            else [typed.integer("logit_bias: token", key)]
-        )
+        if isinstance(key, str):
+            if len(key) > MAX_BIAS_CHARACTERS:
+                raise UsageError(
+                    f"logit_bias: a text has {len(key):,} characters: at most {MAX_BIAS_CHARACTERS}"
+                )
+            tokens = text.encode(key, add_bos=False)
+        else:
+            tokens = [typed.integer("logit_bias: token", key)]
         for token in dict.fromkeys(tokens):
             out[token] += -math.inf if bias is False else typed.number(f"logit_bias of {key!r}", bias)
     return dict(out)

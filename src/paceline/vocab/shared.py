@@ -18,10 +18,8 @@ def check_shared(target: Vocab, draft: Vocab) -> None:
 
 
 def _difference(target: Vocab, draft: Vocab) -> str:
-    for what, ours, theirs in (
-        ("tokenizer type", target.kind, draft.kind),
-        ("BOS token", _describe_bos(target), _describe_bos(draft)),
-        ("EOS token", _describe_eos(target), _describe_eos(draft)),
+    for what, ours, theirs in zip(
+        ("tokenizer type", "BOS token", "EOS token"), _described(target), _described(draft), strict=True
     ):
         if ours != theirs:
             return f"{what} is {theirs}, target {ours}"
@@ -33,11 +31,7 @@ def _difference(target: Vocab, draft: Vocab) -> str:
     return ""
 
 
-def _describe_bos(vocab: Vocab) -> str:
-    begins = "is put before every text" if vocab.add_bos else "is put before no text"
-    return f"{'none' if vocab.bos is None else vocab.bos} ({begins})"
-
-
-def _describe_eos(vocab: Vocab) -> str:
-    ends = "is put after every text" if vocab.add_eos else "is put after no text"
-    return f"{', '.join(map(str, sorted(vocab.eos))) or 'none'} ({ends})"
+def _described(vocab: Vocab) -> tuple[str, str, str]:
+    bos, eos = "none" if vocab.bos is None else vocab.bos, ", ".join(map(str, sorted(vocab.eos))) or "none"
+    before, after = ("every" if added else "no" for added in (vocab.add_bos, vocab.add_eos))
+    return vocab.kind, f"{bos} (is put before {before} text)", f"{eos} (is put after {after} text)"

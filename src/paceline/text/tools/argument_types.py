@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from paceline.text.json_schema import find_schema
 from paceline.text.tools.growing_text import CONSTANTS
 
 Types = frozenset[str]
@@ -42,10 +43,7 @@ def _resolve(schema: Any, root: Any) -> dict[str, Any]:
     for _ in range(MAX_SCHEMAS):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
             return schema if isinstance(schema, dict) else {}
-        path, schema = schema["$ref"].removeprefix("#").split("/")[1:], root
-        for part in path:
-            name = part.replace("~1", "/").replace("~0", "~")
-            schema = schema.get(name) if isinstance(schema, dict) else None
+        schema = find_schema(root, schema["$ref"].removeprefix("#"))
     return {}
 
 
