@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -147,12 +148,13 @@ def serve(module: str, seconds: float, niceness: int) -> None:
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
     def loop() -> None:
-        _limit_memory()
+        _limit("CORE", 0)
+        _limit("AS", MEMORY_BYTES)
         sink.write(STARTED)
         sink.flush()
         while len(length := source.read(8)) == 8:
             request = source.read(int.from_bytes(length))
-            _limit_time(seconds)
+            _limit("CPU", math.ceil(time.process_time() + seconds))
             data = answer(request)
             sink.write(len(data).to_bytes(8) + data)
             sink.flush()
@@ -163,18 +165,10 @@ def serve(module: str, seconds: float, niceness: int) -> None:
     thread.join()
 
 
-def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):  # a system without such limits
+def _limit(name: str, soft: int) -> None:
+    """Set a soft limit, on systems that have it."""
+    with suppress(ImportError, AttributeError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-
-
-def _limit_time(seconds: float) -> None:
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        soft = math.ceil(usage.ru_utime + usage.ru_stime + seconds)
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))

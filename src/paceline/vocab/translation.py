@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from paceline.speculative.interfaces import Caps
 from paceline.vocab.lexicon import TokenizerVocab
 
 Ids = NDArray[np.int64]
+SAMPLE = Path(__file__).with_name("sample.txt")  # typical output, on which tokenizers are compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,12 @@ from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
-from paceline.models.headers.vocabulary import BYTE_LEVEL
+from paceline.models.headers.vocabulary import BYTE_LEVEL, end_tokens
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
 
-# Names of EOS tokens that a configuration may not list, as in llama.cpp's llama-vocab.cpp.
-END_OF_GENERATION_TOKENS = {
-    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
-    *("<EOT>", "<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>"),
-    "<|fim_pad|>",
-}
 TOKENIZER_KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
 
 
@@ -82,7 +76,8 @@ class HfText(Text):
 
     def vocab(self, ends: Collection[int]) -> Vocab:
         """Return the vocabulary. ends: EOS tokens of the model's configuration."""
-        named = {id_ for id_, text in self._added.items() if text in END_OF_GENERATION_TOKENS}
+        added = list(self._added)  # a configuration may not list all EOS tokens
+        named = {added[i] for i in end_tokens([text.encode() for text in self._added.values()], {})}
         kind = TOKENIZER_KINDS.get(self._model.get("type", ""), self._model.get("type", "unknown"))
         return Vocab(
             size=self._size,
