@@ -14,7 +14,7 @@ from hf_models import folder_of
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.zoo.shorten import layer_count
-from paceline.storage.variants import CachedView, load_view, store_view
+from paceline.storage.costs import CachedView, load_view, store_view
 
 
 @pytest.fixture(scope="module")

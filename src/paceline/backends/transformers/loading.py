@@ -18,7 +18,7 @@ from paceline.models.headers.gguf_file import GGUFFile, TensorRows
 from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
-from paceline.system.helpers import OpenMPThreads
+from paceline.system.forks import OpenMPThreads
 from paceline.system.identity import file_fingerprint
 
 # HfTarget's defaults.

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers import facts
-from paceline.models.headers.facts import ModelFacts, TokenizerFacts
-from paceline.models.headers.family import family_of, printable_name
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts, family_of, printable_name
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.plain_file import exists, open_regular_file, read_json
 from paceline.models.headers.vocabulary import end_tokens
