@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage import corpora
@@ -48,7 +47,7 @@ def make(folder: Path, vocab: Vocab, **changes: Any) -> Path:
         documents=2,
         model="toy.gguf",
         n_vocab=vocab.size,
-        fingerprint=vocab_fingerprint(vocab),
+        fingerprint=vocab.fingerprint,
         sources=(SourceCounts("src", files=1, documents=2, bytes=40, tokens=12),),
         skipped={"empty": 1},
         created="2026-11-21T12:00:00+00:00",

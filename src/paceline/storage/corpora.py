@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 from paceline import drafter_table
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.validation import did_you_mean
 from paceline.speculative.vocabulary import Vocab
@@ -70,7 +69,7 @@ class Manifest:
 
     def is_of(self, vocab: Vocab) -> bool:
         """Return True for a corpus that was built with this vocabulary."""
-        return self.n_vocab == vocab.size and self.fingerprint == vocab_fingerprint(vocab)
+        return self.n_vocab == vocab.size and self.fingerprint == vocab.fingerprint
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

@@ -177,6 +177,11 @@ class ModelVocabulary:
         tokens = (token for token in range(self.vocab.size) if token not in self.vocab.eos)
         return [piece for token in tokens if (piece := self.vocab.piece(token))]
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return what identical vocabularies have in common, besides what makes them compatible."""
+        return self.texts, dict(self.tokenizer.special), self.tokenizer.add_space_prefix
+
     def describe_tokens(self, tokens: Iterable[int | None], *, added: bool = False) -> str | None:
         """Describe tokens for display: "1 <s>, added"; None without tokens."""
         shown = [f"{token} {display_bytes(self.texts[token])}" for token in tokens if token is not None]
@@ -199,7 +204,7 @@ def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Co
                 verdict = MAPPABLE
                 if all(reason.weight != FATAL for reason in reasons):
                     tokens += _translation(ours, theirs)
-            elif _same(ours, theirs):
+            elif ours.key == theirs.key and _same_pre_tokenizer(ours, theirs):
                 verdict = SAME
         else:
             text = f"the {'draft' if ours else 'target'} has no tokenizer: tokens cannot be compared"
@@ -256,17 +261,6 @@ def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReaso
     x, y = (side.describe_tokens(differing[:MAX_SHOWN]) for side in (ours, theirs))
     text = f"{len(differing):,} of {common:,} ids mean something else, from {differing[0]:,} on"
     return CompatibilityReason("token texts", x, y, MAPPING, text)
-
-
-def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
-    """Return True for identical vocabularies, including sizes, special tokens and flags."""
-    a, b = ours.tokenizer, theirs.tokenizer
-    return (
-        ours.texts == theirs.texts
-        and dict(a.special) == dict(b.special)
-        and _same_pre_tokenizer(ours, theirs)
-        and a.add_space_prefix == b.add_space_prefix
-    )
 
 
 def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:
