@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.system.identity import sha256_of
+from paceline.system.home import sha256_of
 
 
 @pytest.fixture

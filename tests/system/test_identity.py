@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.system.identity import BLOCK, file_fingerprint
+from paceline.system.home import BLOCK, file_fingerprint
 
 
 def test_a_files_size_beginning_and_end_are_its_fingerprint(tmp_path: Path) -> None:

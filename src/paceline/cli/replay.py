@@ -71,7 +71,7 @@ def replay(
     from paceline.cli.progress import progress
     from paceline.hardware.threads import choose_threads
     from paceline.storage.corpora import Corpora
-    from paceline.system.identity import cpu_name
+    from paceline.system.home import cpu_name
 
     costs = costs_of(cost_curve, tokenizer, model_draft, threads)
     methods = methods_of(replayed["methods"], drafting, draft=bool(model_draft), costs=costs is not None)

@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-from paceline.hardware import containers, cores
-from paceline.hardware.containers import Limits
+from paceline.hardware import cores
 from paceline.hardware.cores import PERFORMANCE, Cores
-from paceline.hardware.files import SystemFiles
+from paceline.hardware.files import Limits, SystemFiles, read_limits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
@@ -47,7 +46,7 @@ def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
 
 def advised() -> ThreadAdvice:
     """Advise threads for this process on this machine."""
-    return advise(_cores(cores.allowed_here()), containers.read(SystemFiles()))
+    return advise(_cores(cores.allowed_here()), read_limits(SystemFiles()))
 
 
 @cache

@@ -19,7 +19,7 @@ from paceline.backends.llama_cpp.mtp import MtpStates
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import UsageError
 from paceline.system.forks import ForkGuard
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
 OVERRIDE_INT = 0  # LLAMA_KV_OVERRIDE_TYPE_INT

@@ -19,7 +19,7 @@ from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.system.forks import OpenMPThreads
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 # HfTarget's defaults.
 SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}

@@ -24,7 +24,7 @@ from paceline.models.stores import hub_cache
 from paceline.models.stores.reference import LocalFile, Reference, head_files, select_variant
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_bytes, truncated
-from paceline.system.identity import compute_sha256
+from paceline.system.home import compute_sha256
 from paceline.system.whole import atomic_write
 
 HOST = "https://huggingface.co"
