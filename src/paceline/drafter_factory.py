@@ -23,8 +23,7 @@ from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.storage.corpora import NO_CORPORA, Corpora
 from paceline.vocab.lexicon import TokenizerVocab
-from paceline.vocab.shared import check_shared
-from paceline.vocab.translation import SAMPLE, Translation
+from paceline.vocab.translation import SAMPLE, Translation, check_shared
 
 # From this share of common tokens on, TLI has as many tokens a pass as SLEM or up to 9% more; below it, SLEM
 # has up to 3% more (docs/log/vocabularies.md).

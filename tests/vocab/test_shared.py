@@ -6,7 +6,7 @@ import pytest
 
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 VOCAB = Vocab(1000, "BPE", 1, frozenset({2}), False, False, b"%d".__mod__, b"%d".__mod__)
 

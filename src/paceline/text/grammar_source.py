@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -132,9 +133,8 @@ class GrammarChecker(WorkerProcess):
         try:
             if error := self._format_error(syntax.name, syntax.lark):
                 _, is_schema, text = syntax.lark.partition("%json ")
-                end = monotonic() + TRY_SECONDS
-                tries = takewhile(lambda _: monotonic() < end and not self._killed, range(MAX_TRIES))
-                place = self._find_place(json.loads(text), error, syntax.name, tries) if is_schema else ""
+                schema = json.loads(text) if is_schema else None
+                place = self._find_place(schema, error, syntax.name) if isinstance(schema, dict) else ""
                 raise UsageError(f"{error} (at {place})" if place else error)
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
@@ -144,29 +144,32 @@ class GrammarChecker(WorkerProcess):
         error = self.call(lark.encode()).decode(errors="replace")
         return error and format_error(name, error)
 
-    def _find_place(
-        self, schema: Any, error: str, name: str, tries: Iterator[int], place: str = "", **definitions: Any
-    ) -> str:
+    def _find_place(self, schema: Any, error: str, name: str) -> str:
         """Return the place of the innermost schema within another that has this error."""
-        if isinstance(schema, dict):
-            definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
-            for (part_name, part), _ in zip(_subschemas(schema), tries, strict=False):
-                if self._format_error(name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
-                    place = part.get("$comment") or f"{place}/{part_name}"
-                    return self._find_place(part, error, name, tries, place, **definitions)
-        return place
+        end = monotonic() + TRY_SECONDS
+        with suppress(RecursionError):
+            for place, part in islice(_subschemas(schema, ""), MAX_TRIES):
+                if monotonic() > end or self._killed:
+                    break
+                if self._format_error(name, f"{LARK}%json {json.dumps(part)}") == error:
+                    return place
+        return ""
 
 
-def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas directly in a schema, each with its path."""
+def _subschemas(schema: Any, place: str, **definitions: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas within one with the definitions around, and their places; the inner ones first."""
+    definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
     for key in (*MAPPINGS, *SCHEMAS):
-        value = schema.get(key)
-        parts = (
-            dict(enumerate(value)) if isinstance(value, list) else value if key in MAPPINGS else {"": value}
-        )
+        parts = schema.get(key)
+        if isinstance(parts, list):
+            parts = dict(enumerate(parts))
+        elif key not in MAPPINGS:
+            parts = {"": parts}
         for name, part in parts.items() if isinstance(parts, dict) else ():
             if isinstance(part, dict):
-                yield f"{key}/{name}".removesuffix("/"), part
+                at = part.get("$comment") or f"{place}/{key}/{name}".removesuffix("/")
+                yield from _subschemas(part, at, **definitions)
+                yield at, {**definitions, **part}
 
 
 _checker = GrammarChecker()

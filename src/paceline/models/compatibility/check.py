@@ -17,7 +17,7 @@ from paceline.models.headers.facts import ATTENTION, HEAD_ARCHS, ModelFacts, Tok
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.policy.speedup_formulas import distinct_experts
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
+from paceline.vocab.translation import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 
 # fatal: drafting is impossible. mapping: tokens must be translated. warning: a possible loss of speed.
 FATAL, MAPPING, WARNING, NOTE = ("fatal", "mapping", "warning", "note")
