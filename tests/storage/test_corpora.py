@@ -23,7 +23,7 @@ from paceline.storage.corpora import (
     find_corpus,
     names,
 )
-from paceline.system.scratch import scratch_folder
+from paceline.system.leaving import scratch_folder
 
 
 @pytest.fixture(autouse=True)

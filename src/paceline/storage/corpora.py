@@ -20,8 +20,8 @@ from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.validation import did_you_mean
 from paceline.speculative.vocabulary import Vocab
 from paceline.system.home import expand_user, home
+from paceline.system.leaving import remove_leftovers
 from paceline.system.locks import folder_lock
-from paceline.system.scratch import remove_leftovers
 from paceline.system.whole import private_file
 
 MANIFEST = "manifest.json"

@@ -164,7 +164,9 @@ def _word(config: Json, key: str) -> str:
 def _first_number(config: Json, *keys: str) -> int:
     """Return the number of the first key that has one, of a list the largest; 0 without."""
     for key in keys:
-        if found := numbers(config.get(key)):
+        value = config.get(key)
+        values = value if isinstance(value, list) else [value]
+        if found := [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]:
             return max(found)
     return 0
 
@@ -274,12 +276,6 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
 def read_optional_json(path: Path) -> dict[str, Any]:
     """Return a file's JSON object; empty without a file. Raises ModelError."""
     return read_json(path) if exists(path) else {}
-
-
-def numbers(value: Any) -> list[int]:
-    """Return the valid sizes, counts or ids in a value or a list."""
-    values = value if isinstance(value, list) else [value]
-    return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
 
 
 def _kind(model: Json, pre_tokenizer: Any, arch: str) -> str:

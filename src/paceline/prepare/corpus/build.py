@@ -23,7 +23,7 @@ from paceline.speculative.validation import unknown
 from paceline.storage import corpora
 from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
 from paceline.system.home import make_private_folder
-from paceline.system.scratch import scratch_folder
+from paceline.system.leaving import scratch_folder
 from paceline.system.whole import private_file
 from paceline.text.interface import Tokenizer
 from paceline.text.records import Content
