@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -195,7 +196,7 @@ class GGUFFile:
                 where = f"tensor {_shown(tensor.name)} ends {over:,} bytes after the end of the file"
                 raise InvalidFile(f"{where}: it was not downloaded whole, fetch it again")
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, bytes]:
         """The raw bytes of each key."""
         with self.path.open("rb") as file:
