@@ -22,7 +22,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
-from paceline.system.helpers import OpenMPThreads
+from paceline.system.forks import OpenMPThreads
 
 SESSIONS, PASSES = 16, 11
 TEXT = "The river runs down to the sea, and the stones are cold in the morning. " * 10

@@ -13,7 +13,8 @@ from gguf import GGUFWriter, TokenType
 from numpy.typing import NDArray
 
 import raw_gguf
-from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, copy_part, write_gguf
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import TensorToWrite, copy_part, write_gguf
 from tools.inflate import write_widened
 from tools.layout import read_layout
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.models.compatibility.check import Compatibility, compare
-from paceline.models.compatibility.fitness import CompatibilityReason
+from paceline.models.compatibility.check import Compatibility, CompatibilityReason, compare
 from paceline.models.headers.facts import ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import BYTE_LEVEL
 

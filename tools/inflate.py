@@ -28,9 +28,8 @@ from paceline.cli.output import print_note
 from paceline.cli.progress import STEPS, by_share
 from paceline.cli.progress import progress as drawn
 from paceline.cli.references import resolved
-from paceline.models.headers.gguf_file import (
-    GGUFFile,
-    TensorRows,
+from paceline.models.headers.gguf_file import GGUFFile, TensorRows
+from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     metadata_field,
     number_list_field,

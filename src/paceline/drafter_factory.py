@@ -23,9 +23,7 @@ from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.policy.interface import DraftPolicy, FixedPolicy
 from paceline.storage.corpora import NO_CORPORA, Corpora
 from paceline.vocab.lexicon import TokenizerVocab
-from paceline.vocab.sample import SAMPLE_TEXT
-from paceline.vocab.shared import check_shared
-from paceline.vocab.translation import Translation
+from paceline.vocab.translation import SAMPLE, Translation, check_shared
 
 # From this share of common tokens on, TLI has as many tokens a pass as SLEM or up to 9% more; below it, SLEM
 # has up to 3% more (docs/log/vocabularies.md).
@@ -135,7 +133,7 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
     text_suffices = drafting.draft_temp == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # "rate" accepts chains, too
-        sample = ours.encode(SAMPLE_TEXT.encode())
+        sample = ours.encode(SAMPLE.read_bytes())
         if trees or not text_suffices or translation.coverage(sample) >= MIN_COVERAGE:
             drafting = replace(drafting, cross_vocab="tli")
         else:

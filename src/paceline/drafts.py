@@ -29,7 +29,7 @@ from paceline.models.headers.header import is_assistant, read_model_facts
 from paceline.models.headers.plain_file import is_encodable_path
 from paceline.models.names import MTP_VIEW, VIEW_PREFIX, is_view, model_path
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.storage.variants import load_view
+from paceline.storage.costs import load_view
 from paceline.system.home import to_stderr
 
 PARALLEL = HEADS[ParallelDraft.kind]

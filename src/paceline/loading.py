@@ -31,7 +31,7 @@ from paceline.speculative.vocabulary import Vocab
 from paceline.storage.corpora import Corpora
 from paceline.storage.remembered import AnswerHistory, project_of
 from paceline.system.home import to_stderr
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 T = TypeVar("T")
 

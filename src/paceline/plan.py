@@ -25,7 +25,7 @@ from paceline.models.resolve import file_of
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
 from paceline.speculative.errors import UsageError
 from paceline.storage.corpora import Corpora
-from paceline.storage.variants import load_recommendation
+from paceline.storage.costs import load_recommendation
 from paceline.system.home import to_stderr
 
 

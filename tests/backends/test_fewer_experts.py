@@ -17,7 +17,7 @@ from hf_models import DEVICE, folder_of, model_of
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.views import ModelView
 from paceline.bench.provenance import model as describe
-from paceline.models.headers.gguf_file import metadata_field, number_list_field
+from paceline.models.headers.gguf_writer import metadata_field, number_list_field
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain

@@ -23,7 +23,7 @@ from paceline.backends.llama_cpp.kernels.build import (
     library,
 )
 from paceline.speculative.errors import KernelError
-from paceline.system.scratch import NAME
+from paceline.system.leaving import NAME
 
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None or os.name == "nt", reason="no C++ compiler")

@@ -16,7 +16,7 @@ from gguf_files import rewritten, write_llama, write_parts
 from paceline.backends.llama_cpp import LlamaTarget, gate
 from paceline.backends.registry import open_tokenizer
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import TensorToWrite, metadata_field
+from paceline.models.headers.gguf_writer import TensorToWrite, metadata_field
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system import processes
 

@@ -19,7 +19,7 @@ from mtp_driver import ROUNDING, Context
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.llama_cpp.mtp_assistant import AssistantDraft
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import metadata_field
+from paceline.models.headers.gguf_writer import metadata_field
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain

@@ -13,7 +13,7 @@ from gguf_architectures import write_architecture
 from gguf_files import rewritten
 from paceline.backends.llama_cpp import gate
 from paceline.fits import STRIPPED, USABLE
-from paceline.models.headers.gguf_file import metadata_field
+from paceline.models.headers.gguf_writer import metadata_field
 from paceline.models.headers.header import read_model_facts
 from paceline.speculative.errors import ModelError, UsageError
 

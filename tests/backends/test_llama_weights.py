@@ -10,7 +10,8 @@ import pytest
 from architectures import write_bloom
 from gguf_files import convert, rewritten, write_llama
 from paceline.backends.llama_cpp.weights import ModelWeights
-from paceline.models.headers.gguf_file import GGUFFile, copy_part, metadata_field, write_gguf
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import copy_part, metadata_field, write_gguf
 from paceline.speculative.errors import ModelError
 
 TOKENS = [3, 200, 3, 0]

@@ -10,7 +10,7 @@ import pytest
 
 from gguf_files import rewritten, write_llama
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.models.headers.gguf_file import TensorToWrite, metadata_field
+from paceline.models.headers.gguf_writer import TensorToWrite, metadata_field
 from paceline.speculative.errors import ModelError
 
 Change = Callable[[dict[str, bytes], dict[str, TensorToWrite]], object]

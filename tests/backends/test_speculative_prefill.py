@@ -23,7 +23,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.backends.transformers.target import HfTarget
 from paceline.bench.paceline_system import LoadedModels
 from paceline.bench.provenance import provenance
-from paceline.models.headers.gguf_file import metadata_field
+from paceline.models.headers.gguf_writer import metadata_field
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.interfaces import NO_OUTPUTS

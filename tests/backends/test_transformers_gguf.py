@@ -21,7 +21,7 @@ from paceline.backends.interface import ShowsHiddenStates
 from paceline.backends.llama_cpp import LlamaTarget, kernels
 from paceline.backends.transformers.opener import open_engine
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import TensorToWrite, metadata_field
+from paceline.models.headers.gguf_writer import TensorToWrite, metadata_field
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import ROOT, DraftTree

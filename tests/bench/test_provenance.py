@@ -11,7 +11,7 @@ from paceline.backends.registry import kernel_status
 from paceline.bench.provenance import provenance
 from paceline.hardware.threads import logical_cores, physical_cores
 from paceline.settings import Drafting
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 
 def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> None:

@@ -21,7 +21,7 @@ from paceline.bench import run_file
 from paceline.bench.baselines.llama_server import LlamaServer
 from paceline.cli.bench import default_methods
 from paceline.settings import LoadOptions
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 EXACT = ("--cache-type", "f32", "-fa", "off")

@@ -15,7 +15,7 @@ from huggingface_hub.utils import close_session
 from command_line import Done, command
 from hub_server import COMMIT, Hub, own_cache, serving
 from paceline.models import zoo
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 NAME = "m-Q4_K_M.gguf"

@@ -15,7 +15,6 @@ from paceline.backends.registry import open_tokenizer
 from paceline.bench.replay import recording, traces
 from paceline.bench.replay.traces import Trace
 from paceline.engine import Stream
-from paceline.models.fingerprint import vocab_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")
@@ -43,7 +42,7 @@ def test_a_run_is_a_line_of_what_was_read_and_said(capsys: Capture, target: Path
     with closing(open_tokenizer(target)) as tokenizer:
         assert plain["prompt_tokens"] == tokenizer.text.encode("ab ab ab ab")
         assert (plain["vocab"], plain["n_vocab"]) == (
-            vocab_fingerprint(tokenizer.vocab),
+            tokenizer.vocab.fingerprint,
             tokenizer.vocab.size,
         )
     assert plain["tokens"] == first.json["tokens"]

@@ -13,7 +13,7 @@ from paceline.cli.references import resolve_models, resolved
 from paceline.models import zoo
 from paceline.models.stores.hub_cache import repo_folder
 from paceline.settings import LoadOptions
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 Capture = pytest.CaptureFixture[str]
 DATA = b"GGUF weights"

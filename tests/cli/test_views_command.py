@@ -13,8 +13,8 @@ from command_line import HOME, Done, command
 from hf_models import folder_of
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.zoo.shorten import layer_count
-from paceline.storage.variants import CachedView, load_view, store_view
+from paceline.models.headers.gguf_writer import layer_count
+from paceline.storage.costs import CachedView, load_view, store_view
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.doctor import gathering
 from paceline.doctor.diagnosis import Evidence
 from paceline.doctor.gathering import evidence_of_models, evidence_of_run
-from paceline.hardware.containers import Limits
+from paceline.hardware.files import Limits
 from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
 from paceline.models.headers.facts import HYBRID, ModelFacts

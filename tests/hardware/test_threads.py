@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import machine_trees as trees
-from paceline.hardware import containers, cores, threads
-from paceline.hardware.containers import Limits
+from paceline.hardware import cores, threads
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores, Cpu
-from paceline.hardware.files import SystemFiles
+from paceline.hardware.files import Limits, SystemFiles, read_limits
 from paceline.hardware.threads import ThreadAdvice, advise, choose_threads
 from paceline.speculative.errors import UsageError
 
 
 def advised(root: Path, allowed: frozenset[int] | None = None) -> ThreadAdvice:
     files = SystemFiles(root)
-    return advise(cores.read(files, allowed, "Linux"), containers.read(files))
+    return advise(cores.read(files, allowed, "Linux"), read_limits(files))
 
 
 def test_one_thread_a_physical_core(tmp_path: Path) -> None:

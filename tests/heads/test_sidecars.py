@@ -37,7 +37,8 @@ from paceline.drafts import kind_of, open_draft, open_head
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import HeadFiles, head_config, read_head, write_head
 from paceline.heads.target import HeadTarget, sample_tokens
-from paceline.models.headers.gguf_file import GGUFFile, metadata_field, number_list_field
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import metadata_field, number_list_field
 from paceline.speculative.errors import ModelError, PacelineError
 from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import chain

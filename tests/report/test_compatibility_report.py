@@ -6,7 +6,7 @@ import io
 from dataclasses import asdict
 from typing import Any
 
-from paceline.models.compatibility.fitness import MAPPING, NOTE, WARNING, CompatibilityReason
+from paceline.models.compatibility.check import MAPPING, NOTE, WARNING, CompatibilityReason
 from paceline.report.compatibility import WORDS, write
 
 REASONS = (

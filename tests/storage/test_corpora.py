@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage import corpora
@@ -23,9 +22,8 @@ from paceline.storage.corpora import (
     SourceCounts,
     find_corpus,
     names,
-    open_corpus,
 )
-from paceline.system.scratch import scratch_folder
+from paceline.system.leaving import scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +46,7 @@ def make(folder: Path, vocab: Vocab, **changes: Any) -> Path:
         documents=2,
         model="toy.gguf",
         n_vocab=vocab.size,
-        fingerprint=vocab_fingerprint(vocab),
+        fingerprint=vocab.fingerprint,
         sources=(SourceCounts("src", files=1, documents=2, bytes=40, tokens=12),),
         skipped={"empty": 1},
         created="2026-11-21T12:00:00+00:00",
@@ -63,7 +61,7 @@ def make(folder: Path, vocab: Vocab, **changes: Any) -> Path:
 def test_a_corpus_is_found_by_its_name_and_by_its_folder(home: Path, vocab: Vocab, tmp_path: Path) -> None:
     inside, outside = make(home / "mine", vocab), make(tmp_path / "elsewhere", vocab)
     for given, folder in (("mine", inside), (outside, outside), (str(outside), outside)):
-        corpus = open_corpus(given, vocab)
+        corpus = find_corpus(given, vocab)
         assert (corpus.static, corpus.datastore) == (folder / STATIC, folder / DATASTORE)
         assert corpus.manifest.sources[0].path == "src"
         assert corpus.size == 5 + (folder / MANIFEST).stat().st_size
@@ -73,10 +71,10 @@ def test_a_corpus_is_found_by_its_name_and_by_its_folder(home: Path, vocab: Voca
 def test_a_corpus_of_another_tokenizer_is_refused(home: Path, vocab: Vocab, size: int) -> None:
     make(home / "mine", vocab)
     with pytest.raises(VocabError, match=r"another tokenizer, of toy.gguf \(6 tokens, the target"):
-        open_corpus("mine", ToyTarget(size).vocab)
+        find_corpus("mine", ToyTarget(size).vocab)
     other = replace(vocab, text=lambda token: b"other")
     with pytest.raises(VocabError, match="build it again with -m"):
-        open_corpus("mine", other)
+        find_corpus("mine", other)
 
 
 @pytest.mark.parametrize(

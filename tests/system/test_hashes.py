@@ -1,4 +1,4 @@
-"""The SHA-256 of whole files, kept."""
+"""The fingerprint of the file that a measurement belongs to, and the SHA-256 of whole files, kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.system.identity import sha256_of
+from paceline.system.home import BLOCK, file_fingerprint, sha256_of
 
 
 @pytest.fixture
@@ -48,3 +48,15 @@ def test_what_changes_while_it_is_read_is_not_kept(file: Path, monkeypatch: pyte
         patch.setattr("hashlib.file_digest", slow)
         sha256_of(file)
     assert sha256_of(file) == hashlib.sha256(b"changed meanwhile").hexdigest()
+
+
+def test_a_files_size_beginning_and_end_are_its_fingerprint(tmp_path: Path) -> None:
+    def of(name: str, data: bytes) -> str:
+        (tmp_path / name).write_bytes(data)
+        return file_fingerprint(tmp_path / name)
+
+    whole = bytes(BLOCK) + b"a" + bytes(BLOCK)
+    assert of("a", whole) == of("b", whole)
+    assert of("a", whole) == of("c", whole.replace(b"a", b"b"))  # the middle is not read
+    others = [whole + b"\0", b"x" + whole[1:], whole[:-1] + b"x", b"", b"x"]
+    assert len({of(f"d{i}", data) for i, data in enumerate([whole, *others])}) == 6

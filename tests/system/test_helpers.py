@@ -14,7 +14,7 @@ from paceline.backends.llama_cpp import LlamaTarget, binding
 from paceline.models import zoo
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY
-from paceline.system.helpers import OpenMPThreads
+from paceline.system.forks import OpenMPThreads
 
 
 class Library:

@@ -10,6 +10,7 @@ import pytest
 from paceline.speculative.errors import ModelError
 from paceline.text import template_process
 from paceline.text.template_process import render
+from paceline.text.worker_process import WorkerProcess
 
 HI = [{"role": "user", "content": "<hi>"}]
 TEN_MB = "{% set b = 'ab' * 5000000 %}"
@@ -55,7 +56,7 @@ def test_what_transformers_adds_to_jinja_is_there(template: str, text: str) -> N
             TEN_MB + "{% set ns = namespace(a=[]) %}" + LOOP + "{% set ns.a = ns.a + [b ~ i] %}{% endfor %}",
             "takes too much memory",
         ),
-        (TEN_MB + LOOP + "{{ b }}{% endfor %}", "makes too much text"),
+        (TEN_MB + LOOP + "{{ b }}{% endfor %}", "cannot be rendered: it makes too much text"),
         ("a" * (template_process.MAX_TEMPLATE + 1), "is too long"),
         ("{{ raise_exception('x' * 100000) }}", "cannot be rendered: xxx.*[.]{3}$"),
         ("{{ raise_exception('one\\ntwo \\x1b[31m') }}", r"cannot be rendered: one\\ntwo \\x1b\[31m$"),
@@ -73,9 +74,11 @@ def test_what_goes_too_far_is_refused_in_one_short_line(template: str, reason: s
     "template", [LOOP * 3 + "{% endfor %}" * 3, NESTED + "{{ ns.a }}", "{{ 2 ** 1000000000 }}"]
 )
 def test_what_runs_for_too_long_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process._renderer, "seconds", 0.3)
+    impatient = WorkerProcess(template_process.__name__, "", 0.3)
+    monkeypatch.setattr(template_process, "_renderer", impatient)
     with pytest.raises(ModelError, match=r"too long|too much memory"):
         render(template, HI)
+    impatient.close()
 
 
 def test_ctrl_c_leaves_no_answer_for_the_next_template(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,10 +88,10 @@ BAD_MESSAGES: list[Any] = [
     (calling({"function": {"name": "f", "arguments": [1]}}), "must be JSON text or a mapping"),
     (calling({"id": 1, "function": {"name": "f"}}), "its id 1: must be text"),
     ([{"role": "assistant", "tool_calls": {"a": 1}}], "its tool_calls .*: must be a list"),
-    ([{**USER, "x": object}], "its x .*: must be what JSON has"),
-    ([{**USER, "x": float("nan")}], "its x nan: must be what JSON has"),
-    ([{**USER, "x": NESTED}], "its x: lists and mappings within one another, over 40 levels"),
-    ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
+    ([{**USER, "x": object}], r"messages\[0\] .*: must be what JSON has"),
+    ([{**USER, "x": float("nan")}], r"messages\[0\] nan: must be what JSON has"),
+    ([{**USER, "x": NESTED}], r"messages\[0\]: lists and mappings within one another, over 40 levels"),
+    ([{1: 2}], r"messages\[0\] 1: must be text"),
 ]
 BAD_TOOLS: list[Any] = [
     (F, "tools .*: must be a list of function descriptions"),

@@ -112,9 +112,10 @@ def test_where_no_process_starts_nothing_is_taken_to_be_checked(
 def test_a_busy_machine_is_said_to_be_busy(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
     checker.check(from_schema({}))
     psutil.Process(process(checker)).suspend()  # it gets no time, as between many others
-    monkeypatch.setattr(worker_process, "STALL_SECONDS", 0.3)
-    with pytest.raises(TooSlowError, match="the machine had no time for it"):
-        checker.check(from_schema({"type": "object"}))
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_process, "STALL_SECONDS", 0.3)
+        with pytest.raises(TooSlowError, match="the machine had no time for it"):
+            checker.check(from_schema({"type": "object"}))
     checker.check(from_schema({}))
 
 

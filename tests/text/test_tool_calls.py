@@ -93,16 +93,6 @@ WRITTEN = {
         '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">a</parameter>\n</invoke>\n'
         '<invoke name="add">\n<parameter name="n">1</parameter>\n</invoke>\n</minimax:tool_call>'
     ),
-    "deepseek-dsml": (
-        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">'
-        'a</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="add">\n'
-        '<｜DSML｜parameter name="n" string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
-        "</｜DSML｜tool_calls>"
-    ),
-    "seed": (
-        "<seed:tool_call>\n<function=weather>\n<parameter=city>a</parameter>\n</function>\n</seed:tool_call>\n"
-        "<seed:tool_call>\n<function=add>\n<parameter=n>1</parameter>\n</function>\n</seed:tool_call>"
-    ),
     "gigachat": "<|function_call|>{}\n<|function_call|>{}".format(*CALLS),
     "toolcall": "<TOOLCALL>[{}, {}]</TOOLCALL>".format(*CALLS),
     "tool-calls": "<tool_calls>\n{}\n{}\n</tool_calls>".format(*CALLS),

@@ -16,8 +16,9 @@ import pytest
 from command_line import Done
 from gguf_architectures import write_architecture
 from gguf_files import convert, rewritten, write_llama
-from paceline.models.headers import gguf_file
-from paceline.models.headers.gguf_file import GGUFFile, TensorToWrite, metadata_field
+from paceline.models.headers import gguf_writer
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import TensorToWrite, metadata_field
 from paceline.models.zoo import target_path
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARRAY, U32, array, key
@@ -141,7 +142,7 @@ Parts = dict[str, TensorToWrite]
 
 def constant(name: str, value: float, *dims: int) -> TensorToWrite:
     values = np.full(dims[::-1], value, np.float32)
-    return gguf_file.quantise_part(name, dims, gguf_file.weight_type("F32"), lambda: iter([values]))
+    return gguf_writer.quantise_part(name, dims, gguf_writer.weight_type("F32"), lambda: iter([values]))
 
 
 def tie(_fields: Fields, parts: Parts) -> None:

@@ -11,7 +11,7 @@ from paceline.api import LLM
 from paceline.backends.interface import Backend
 from paceline.hardware.threads import logical_cores, physical_cores
 from paceline.models.stores.hub_cache import stated_sha256
-from paceline.system.identity import cpu_name
+from paceline.system.home import cpu_name
 
 
 def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def pull(
     The files, their sizes and hashes are printed, also for any other name that -m takes."""
     from paceline.models.resolve import local_files
     from paceline.models.stores.reference import HUB, parse
-    from paceline.system.identity import file_fingerprint
+    from paceline.system.home import file_fingerprint
 
     reference = parse(model)
     files = _downloaded(reference, offline) if reference.kind == HUB else local_files(model, reference)

@@ -68,7 +68,7 @@ def _resolved(text: str) -> Path:
 
 def hash_of(file: LocalFile) -> tuple[str, str]:
     """Return the SHA-256 if the store states it, else the fingerprint, each after its name."""
-    from paceline.system.identity import file_fingerprint
+    from paceline.system.home import file_fingerprint
 
     return ("sha256", file.sha256) if file.sha256 else ("fingerprint", file_fingerprint(file.path))
 

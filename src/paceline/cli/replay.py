@@ -71,7 +71,7 @@ def replay(
     from paceline.cli.progress import progress
     from paceline.hardware.threads import choose_threads
     from paceline.storage.corpora import Corpora
-    from paceline.system.identity import cpu_name
+    from paceline.system.home import cpu_name
 
     costs = costs_of(cost_curve, tokenizer, model_draft, threads)
     methods = methods_of(replayed["methods"], drafting, draft=bool(model_draft), costs=costs is not None)
@@ -156,14 +156,13 @@ def read_traces(
     """Read up to `limit` requests of the files, and print warnings. Raises UsageError."""
     from paceline.bench.replay import traces
     from paceline.cli.progress import progress
-    from paceline.models.fingerprint import vocab_fingerprint
 
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
     result: list[Trace] = []
     encoder, known = None, dict[str, Any]()
     if text is not None:
-        encoder, known = text.text, {"n_vocab": text.vocab.size, "vocab": vocab_fingerprint(text.vocab)}
+        encoder, known = text.text, {"n_vocab": text.vocab.size, "vocab": text.vocab.fingerprint}
     left = limit or None
     with progress({traces.LINE: sum(map(traces.count_lines, files))}, interrupts) as tick:
         for file in files:
@@ -188,9 +187,8 @@ def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Backend | Non
     size = traces[-1].n_vocab
     if draft is None:
         return numeric_vocab(max(trace.n_vocab or trace.needed for trace in traces))
-    from paceline.models.fingerprint import vocab_fingerprint
 
-    if size != draft.vocab.size or traces[-1].vocab not in (None, vocab_fingerprint(draft.vocab)):
+    if size != draft.vocab.size or traces[-1].vocab not in (None, draft.vocab.fingerprint):
         why = f"{draft.vocab.size:,} tokens, and the record another or one that it does not tell"
         advice = "name the model that was recorded with -m FILE.gguf"
         raise UsageError(f"{draft.path}: has a vocabulary of {why}; {advice}")

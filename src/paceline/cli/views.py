@@ -60,8 +60,8 @@ def materialise(
     from paceline.backends.views import parse_view
     from paceline.cli.progress import UNKNOWN, progress
     from paceline.models.headers.gguf_file import GGUFFile
+    from paceline.models.headers.gguf_writer import layer_count, shorten
     from paceline.models.names import VIEW_PREFIX
-    from paceline.models.zoo.shorten import layer_count, shorten
 
     n = layer_count(GGUFFile(model))
     chosen = parse_view(f"{VIEW_PREFIX}{view.removeprefix(VIEW_PREFIX)}", n)

@@ -10,8 +10,7 @@ from typing import Any
 from paceline.fits import USABLE
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
 from paceline.models.compatibility.known_pairs import KnownPair
-from paceline.models.headers.facts import ModelFacts
-from paceline.models.headers.family import family_of
+from paceline.models.headers.facts import ModelFacts, family_of
 from paceline.models.names import MTP_VIEW, VIEW_PREFIX, is_view
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import break_even, expected_gains

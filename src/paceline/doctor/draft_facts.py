@@ -22,7 +22,7 @@ from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
 from paceline.speculative.sampling import Sampling
-from paceline.system.identity import cpu_name, file_fingerprint
+from paceline.system.home import cpu_name, file_fingerprint
 
 MAX_RUNS = 200  # of `paceline bench`, the newest
 N_ITEMS, N_TOKENS = 3, 96  # of a short run
@@ -142,11 +142,10 @@ def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
 
 def available_memory(*, gpus: bool = False) -> int:
     """Return the bytes that processes can get, within the container's limit. gpus: add their free memory."""
-    from paceline.hardware.containers import read
-    from paceline.hardware.files import SystemFiles
+    from paceline.hardware.files import SystemFiles, read_limits
     from paceline.hardware.gpus import read as read_gpus
 
-    memory = read_memory(read(SystemFiles()))
+    memory = read_memory(read_limits(SystemFiles()))
     free = memory.available if memory.limit is None else min(memory.available, memory.limit)
     if gpus:
         free += sum(gpu.free or 0 for gpu in read_gpus(SystemFiles()) if not gpu.shared)

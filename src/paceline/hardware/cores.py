@@ -81,8 +81,9 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
     usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
     if not usable:  # a sandbox may show another machine's /sys
         return None
-    ids = {n: _core(files, n, numbers) for n in numbers}
-    if None in ids.values():
+    lists = {n: files.cpus(f"{CPU}/cpu{n}/topology/thread_siblings_list") for n in numbers}
+    siblings = {n: frozenset(numbers).intersection(cpus or ()) for n, cpus in lists.items()}
+    if any(n not in siblings[n] for n in numbers):
         path = f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list"
         files.note_read_error("which processors share a core", path)
     # The kernel names the efficiency cores of Intel's processors.
@@ -91,19 +92,13 @@ def _linux(files: SystemFiles, allowed: frozenset[int] | None) -> Cores | None:
     cpus = [
         Cpu(
             number=n,
-            core=n if (core := ids[n]) is None else core,
-            package=max(0, files.number(f"{CPU}/cpu{n}/topology/physical_package_id") or 0),
+            core=min(siblings[n]) if n in siblings[n] else n,
+            package=files.number(f"{CPU}/cpu{n}/topology/physical_package_id") or 0,
             kind=EFFICIENCY if n in slow else PERFORMANCE,
         )
         for n in numbers
     ]
     return Cores(tuple(cpus), usable)
-
-
-def _core(files: SystemFiles, n: int, numbers: list[int]) -> int | None:
-    """Return the lowest number among the processors that share a core; None if unknown."""
-    siblings = files.cpus(f"{CPU}/cpu{n}/topology/thread_siblings_list")
-    return min(siblings & set(numbers)) if siblings and n in siblings else None
 
 
 def _count_cores(allowed: frozenset[int] | None) -> Cores:

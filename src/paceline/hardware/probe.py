@@ -7,13 +7,12 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.hardware import containers, cores, gpus, threads
-from paceline.hardware.containers import Limits
+from paceline.hardware import cores, gpus, threads
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
-from paceline.hardware.files import SystemFiles
+from paceline.hardware.files import Limits, SystemFiles, read_limits
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.threads import ThreadAdvice
-from paceline.system.identity import cpu_name
+from paceline.system.home import cpu_name
 
 CPUINFO = "/proc/cpuinfo"
 # Instruction sets for matrix products by llama.cpp's names, with their flags in /proc/cpuinfo.
@@ -94,7 +93,7 @@ def probe(
     files = files or SystemFiles()
     system = platform.system() if here else "Linux"
     linux = system == "Linux"
-    limits = containers.read(files) if linux else Limits()
+    limits = read_limits(files) if linux else Limits()
     allowed = cores.allowed_here() if here else limits.cpuset
     found = cores.read(files, allowed, system)
     memory = read_memory(limits)
@@ -152,5 +151,5 @@ def free_memory() -> int:
     """Return the free bytes, of which a container's limit leaves half to what it uses already."""
     import psutil
 
-    available, limit = int(psutil.virtual_memory().available), containers.read(SystemFiles()).memory
+    available, limit = int(psutil.virtual_memory().available), read_limits(SystemFiles()).memory
     return available if limit is None else min(available, limit // 2)

@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-from paceline.hardware import containers, cores
-from paceline.hardware.containers import Limits
+from paceline.hardware import cores
 from paceline.hardware.cores import PERFORMANCE, Cores
-from paceline.hardware.files import SystemFiles, format_cpu_list
+from paceline.hardware.files import Limits, SystemFiles, read_limits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
@@ -41,13 +40,13 @@ def advise(cores: Cores, limits: Limits) -> ThreadAdvice:
         effect = "more threads than that stand still together"
         why.append(f"the container's quota is {limits.cpus:g} processors' time: {effect}")
     if len(cores.cpus) > cores.logical:
-        why.append(f"of {len(cores.cpus)} processors this process may use {format_cpu_list(cores.allowed)}")
+        why.append(f"of {len(cores.cpus)} processors this process may use {cores.logical}")
     return ThreadAdvice(threads, tuple(why))
 
 
 def advised() -> ThreadAdvice:
     """Advise threads for this process on this machine."""
-    return advise(_cores(cores.allowed_here()), containers.read(SystemFiles()))
+    return advise(_cores(cores.allowed_here()), read_limits(SystemFiles()))
 
 
 @cache

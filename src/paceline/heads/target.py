@@ -22,7 +22,7 @@ from paceline.heads.session import SESSIONS
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
 from paceline.speculative.tree import chain
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 MAX_EMBEDDINGS = 4096  # of the target, kept in memory
 KINDS: Mapping[str, Callable[[HeadConfig, Any, MakeLinear | None], Any]] = {

@@ -11,8 +11,7 @@ from paceline.models.names import HF, is_toy, is_transformers, is_view
 from paceline.models.stores.reference import HEAD_CONFIG, HUB, OLLAMA, PATH, ZOO, LocalFile, Reference, parse
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.validation import did_you_mean
-from paceline.system.home import expand_user, to_stderr
-from paceline.system.identity import sha256_of
+from paceline.system.home import expand_user, sha256_of, to_stderr
 
 
 def file_of(text: str | os.PathLike[str]) -> Path:

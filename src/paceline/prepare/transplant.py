@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.registry import open_engine, open_tokenizer
-from paceline.models.headers.gguf_file import (
-    GGUFFile,
-    TensorRows,
+from paceline.models.headers.gguf_file import GGUFFile, TensorRows
+from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     copy_part,
     metadata_field,
@@ -34,7 +33,7 @@ from paceline.models.headers.plain_file import require_gguf_path
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.system.whole import check_output, write_output
 from paceline.vocab.lexicon import TokenizerVocab
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 Ids = NDArray[np.int64]
 IDENTICAL, SPELLED, SPECIAL, UNMATCHED_CONTROL = "same", "spelled", "special", "silent"

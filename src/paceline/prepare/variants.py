@@ -16,7 +16,7 @@ from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.request import extend_with_prompt
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import chain
-from paceline.storage.variants import Recommendation, store_recommendation
+from paceline.storage.costs import Recommendation, store_recommendation
 from paceline.system.home import to_stderr
 
 MAX_PROMPT_CHARACTERS = 1200

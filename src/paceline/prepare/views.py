@@ -23,7 +23,7 @@ from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import speedup
 from paceline.speculative.tree import chain
-from paceline.storage.variants import CachedView, store_view
+from paceline.storage.costs import CachedView, store_view
 from paceline.system.home import to_stderr
 
 VIEWS = "views"  # phase

@@ -32,7 +32,7 @@ def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     """Return all that a model's costs depend on. role: a draft model is measured with less effort.
     Raises MissingExtraError without the backend, and OSError without the model."""
     from paceline.hardware.threads import logical_cores
-    from paceline.system.identity import cpu_name
+    from paceline.system.home import cpu_name
 
     return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
 

@@ -26,9 +26,9 @@ from paceline.speculative.interfaces import UNLIMITED
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
 from paceline.text.chat_template import control_texts
-from paceline.text.fill_in_the_middle import infill_tokens
 from paceline.text.grammar_source import GrammarSource, from_schema, parse_grammar
 from paceline.text.messages import content_text, parse_tool_choice
+from paceline.text.token_texts import infill_tokens
 from paceline.text.tools.formats import THINK, force_call
 from paceline.text.tools.parser import AnswerParser
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,13 @@ class Vocab:
     def known(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens, with token 0 in place of those that only a larger vocabulary has."""
         return [token if token < self.size else 0 for token in tokens]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 over the number of tokens and every token's text, padding included.
+        Stored token ids are only read with the vocabulary they were written with."""
+        digest = hashlib.sha256(self.size.to_bytes(8, "little"))
+        for token in range(self.size):
+            text = self.text(token)
+            digest.update(len(text).to_bytes(4, "little") + text)  # the length makes the encoding unique
+        return digest.hexdigest()

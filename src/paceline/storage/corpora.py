@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Literal
 
 from paceline import drafter_table
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.validation import did_you_mean
 from paceline.speculative.vocabulary import Vocab
 from paceline.system.home import expand_user, home
+from paceline.system.leaving import remove_leftovers
 from paceline.system.locks import folder_lock
-from paceline.system.scratch import remove_leftovers
 from paceline.system.whole import private_file
 
 MANIFEST = "manifest.json"
@@ -70,7 +69,7 @@ class Manifest:
 
     def is_of(self, vocab: Vocab) -> bool:
         """Return True for a corpus that was built with this vocabulary."""
-        return self.n_vocab == vocab.size and self.fingerprint == vocab_fingerprint(vocab)
+        return self.n_vocab == vocab.size and self.fingerprint == vocab.fingerprint
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -131,9 +130,9 @@ def names() -> list[str]:
     return sorted(path.name for path in root.iterdir() if NAME.fullmatch(path.name))
 
 
-def find_corpus(name_or_path: str | Path) -> Corpus:
-    """Find a corpus by its name, or by its folder's path if the text has a separator.
-    Raises UsageError if there is none, ModelError for a damaged or newer one."""
+def find_corpus(name_or_path: str | Path, vocab: Vocab | None = None) -> Corpus:
+    """Find a corpus by its name, or by its folder's path if the text has a separator. vocab: required.
+    Raises UsageError if there is none, ModelError for a damaged or newer one, and VocabError."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
         folder, known, there = expand_user(name_or_path), [], "give the name of a corpus, or its folder"
@@ -144,18 +143,12 @@ def find_corpus(name_or_path: str | Path) -> Corpus:
         found = text in known
     if not found:
         raise UsageError(f"no corpus {text!r}{did_you_mean(text, known)}: {there}")
-    return Corpus(folder, Manifest.read(folder))
-
-
-def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
-    """Find a corpus of this vocabulary. Raises VocabError for another one, and like `find_corpus`."""
-    corpus = find_corpus(name_or_path)
-    manifest = corpus.manifest
-    if not manifest.is_of(vocab):
+    manifest = Manifest.read(folder)
+    if vocab is not None and not manifest.is_of(vocab):
         other = f"of {manifest.model} ({manifest.n_vocab:,} tokens, the target {vocab.size:,})"
         built = f"the corpus {manifest.name!r} was built with another tokenizer, {other}"
         raise VocabError(f"{built}: build it again with -m, the target's file and --force")
-    return corpus
+    return Corpus(folder, manifest)
 
 
 def replace(new: Path, folder: Path) -> None:
@@ -213,7 +206,7 @@ class Corpora:
             if path.is_file() and (path.suffix or str(path) != path.name):
                 caches.append(path)
                 continue
-            corpus = find_corpus(name) if vocab is None else open_corpus(name, vocab)
+            corpus = find_corpus(name, vocab)
             caches += [] if corpus.static is None else [corpus.static]
             stores += [] if corpus.datastore is None else [corpus.datastore]
         return cls(tuple(caches), tuple(stores))

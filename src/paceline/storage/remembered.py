@@ -14,7 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.errors import RememberedError
 from paceline.speculative.vocabulary import Vocab
 from paceline.system.home import Warn, home, make_private_folder, to_stderr
@@ -51,7 +50,7 @@ class AnswerHistory:
     def open(cls, vocab: Vocab, project: Path, warn: Warn = to_stderr) -> Self:
         """Open or create the project's history below `home()`. Raises RememberedError."""
         project = project.resolve()
-        name = f"{_short(project)}-{vocab_fingerprint(vocab)[:16]}.jsonl"
+        name = f"{_short(project)}-{vocab.fingerprint[:16]}.jsonl"
         return cls(_folder() / name, project, vocab, warn)
 
     def outputs(self, limit: int = MAX_LEARNED_TOKENS) -> Iterator[list[int]]:

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.whole import atomic_write
 
 HOLDER = ".lock"  # the file that names the process of a run_lock
 
@@ -47,10 +46,9 @@ def run_lock(folder: Path) -> Iterator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder_lock(folder, wait=False))
-            with atomic_write(holder) as part:
-                part.write_text(f"process {os.getpid()} on {platform.node()}", "utf-8")
+            holder.write_text(f"process {os.getpid()} on {platform.node()}", "utf-8")
         except BlockingIOError as error:
-            process = "another process"  # which may be ending, or another user's
+            process = "another process"  # which may be starting or ending, or another user's
             with suppress(OSError, ValueError):
                 process = holder.read_text("utf-8") or process
             why = f"{folder}: is in use by {process}"

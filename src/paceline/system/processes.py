@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 POLL_SECONDS = 0.1
@@ -33,57 +32,17 @@ def wait_within(
     time without progress. The limits count what was polled, so that neither a suspended computer nor a
     stopped job exceeds them.
     Raises OverusedError or IdleError; the process still runs then."""
-    polls, meter = 0, _Meter(process.pid, (0.0, 0))
+    polls, idle, used = 0, 0, (0.0, 0)
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(POLL_SECONDS)
-        polls += 1
-        meter.check(cpu_seconds, idle_seconds)
-        tick(polls * POLL_SECONDS, meter.used[0])
-
-
-@contextmanager
-def kill_beyond(
-    process: subprocess.Popen[bytes], *, cpu_seconds: float, idle_seconds: float
-) -> Iterator[list[TimeoutError]]:
-    """Kill the process if it exceeds a limit of `wait_within` from now on; the error is then in the list."""
-    done, errors = Event(), list[TimeoutError]()
-
-    def watch() -> None:
-        meter: _Meter | None = None
-        while not done.wait(POLL_SECONDS):
-            try:
-                meter = meter or _Meter(process.pid, _usage(process.pid, (0.0, 0)))
-                meter.check(cpu_seconds, idle_seconds)
-            except TimeoutError as error:
-                errors.append(error)
-                process.kill()
-                return
-
-    thread = Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield errors
-    finally:
-        done.set()
-        thread.join()  # it must not kill a later process
-
-
-class _Meter:
-    """The processor time and the progress of a process since `used`, of which it has so much already."""
-
-    def __init__(self, pid: int, used: tuple[float, int]) -> None:
-        self._pid, self._began, self._idle = pid, used[0], 0
-        self.used = used
-
-    def check(self, cpu_seconds: float, idle_seconds: float) -> None:
-        """Poll. Raises OverusedError or IdleError."""
-        before, self.used = self.used, _usage(self._pid, self.used)
-        self._idle = self._idle + 1 if self.used == before else 0
-        if (seconds := self.used[0] - self._began) > cpu_seconds:
-            raise OverusedError(f"computed for {seconds:.0f} s")
-        if self._idle * POLL_SECONDS > idle_seconds:
-            raise IdleError(f"did nothing for {self._idle * POLL_SECONDS:.0f} s")
+        before, used = used, _usage(process.pid, used)
+        polls, idle = polls + 1, idle + 1 if used == before else 0
+        if used[0] > cpu_seconds:
+            raise OverusedError(f"computed for {used[0]:.0f} s")
+        if idle * POLL_SECONDS > idle_seconds:
+            raise IdleError(f"did nothing for {idle * POLL_SECONDS:.0f} s")
+        tick(polls * POLL_SECONDS, used[0])
 
 
 def run_within(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
+from paceline.system.leaving import NAME, PRIVATE, USUAL, scratch_file
 
 
 @contextmanager

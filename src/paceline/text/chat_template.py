@@ -70,10 +70,8 @@ def encode_chat(
 
 def _mark_end(messages: list[Message]) -> tuple[list[Message], str]:
     """Return the messages with a mark after the text of the last one, and the mark."""
-    last, mark = (
-        messages[-1] if messages else {},
-        min(PRIVATE_USE.difference(*texts_in(messages)), default=""),
-    )
+    last = messages[-1] if messages else {}
+    mark = min(PRIVATE_USE.difference(*texts_in(messages)), default="")
     if last.get("role") != "assistant" or not mark:
         raise UsageError("continue_final_message: the last message must be the assistant's")
     return [*messages[:-1], {**last, "content": f"{last.get('content') or ''}{mark}"}], mark

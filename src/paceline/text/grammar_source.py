@@ -2,24 +2,27 @@
 
 llguidance's forced tokens are off, so that masks depend on the bytes of a text alone. llguidance may overflow
 its stack, not end, or take all memory: the subprocess compiles for a vocabulary of bytes, which takes as long
-as for a model's."""
+as for a model's.
+
+Each character of GBNF (llama.cpp's grammars/README.md) becomes a lexeme: llguidance's lexer is greedy, and
+longer lexemes would change the language (in `w "x"` with w ::= [a-z]+ the x would always belong to w)."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice
 from time import monotonic
 from typing import Any
 
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
-from paceline.text.gbnf import to_lark
 from paceline.text.json_schema import DEFINITIONS, MAPPINGS, SCHEMAS, adapt
-from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
+from paceline.text.worker_process import WorkerEndedError, WorkerProcess
 
 Schema = Mapping[str, Any] | bool | str
 
@@ -123,16 +126,15 @@ class GrammarChecker(WorkerProcess):
     """A subprocess that compiles grammars."""
 
     def __init__(self) -> None:
-        super().__init__(__name__, "grammars cannot be checked", CPU_SECONDS)
+        super().__init__(__name__, "grammars cannot be checked", CPU_SECONDS, NICENESS)
 
     def check(self, syntax: GrammarSource) -> None:
         """Raise UsageError if llguidance cannot use the grammar, crashes, or takes too long."""
         try:
             if error := self._format_error(syntax.name, syntax.lark):
                 _, is_schema, text = syntax.lark.partition("%json ")
-                end = monotonic() + TRY_SECONDS
-                tries = takewhile(lambda _: monotonic() < end and not self._killed, range(MAX_TRIES))
-                place = self._find_place(json.loads(text), error, syntax.name, tries) if is_schema else ""
+                schema = json.loads(text) if is_schema else None
+                place = self._find_place(schema, error, syntax.name) if isinstance(schema, dict) else ""
                 raise UsageError(f"{error} (at {place})" if place else error)
         except WorkerEndedError as ended:
             reason = "takes too long" if ended.slow else "is too complex"
@@ -142,29 +144,32 @@ class GrammarChecker(WorkerProcess):
         error = self.call(lark.encode()).decode(errors="replace")
         return error and format_error(name, error)
 
-    def _find_place(
-        self, schema: Any, error: str, name: str, tries: Iterator[int], place: str = "", **definitions: Any
-    ) -> str:
+    def _find_place(self, schema: Any, error: str, name: str) -> str:
         """Return the place of the innermost schema within another that has this error."""
-        if isinstance(schema, dict):
-            definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
-            for (part_name, part), _ in zip(_subschemas(schema), tries, strict=False):
-                if self._format_error(name, f"{LARK}%json {json.dumps({**definitions, **part})}") == error:
-                    place = part.get("$comment") or f"{place}/{part_name}"
-                    return self._find_place(part, error, name, tries, place, **definitions)
-        return place
+        end = monotonic() + TRY_SECONDS
+        with suppress(RecursionError):
+            for place, part in islice(_subschemas(schema, ""), MAX_TRIES):
+                if monotonic() > end or self._killed:
+                    break
+                if self._format_error(name, f"{LARK}%json {json.dumps(part)}") == error:
+                    return place
+        return ""
 
 
-def _subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas directly in a schema, each with its path."""
+def _subschemas(schema: Any, place: str, **definitions: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the schemas within one with the definitions around, and their places; the inner ones first."""
+    definitions |= {key: schema[key] for key in DEFINITIONS if key in schema}
     for key in (*MAPPINGS, *SCHEMAS):
-        value = schema.get(key)
-        parts = (
-            dict(enumerate(value)) if isinstance(value, list) else value if key in MAPPINGS else {"": value}
-        )
+        parts = schema.get(key)
+        if isinstance(parts, list):
+            parts = dict(enumerate(parts))
+        elif key not in MAPPINGS:
+            parts = {"": parts}
         for name, part in parts.items() if isinstance(parts, dict) else ():
             if isinstance(part, dict):
-                yield f"{key}/{name}".removesuffix("/"), part
+                at = part.get("$comment") or f"{place}/{key}/{name}".removesuffix("/")
+                yield from _subschemas(part, at, **definitions)
+                yield at, {**definitions, **part}
 
 
 _checker = GrammarChecker()
@@ -194,18 +199,63 @@ def _validate(syntax: GrammarSource) -> GrammarSource:
     return syntax
 
 
-def main() -> None:
-    """Check grammars in the subprocess."""
+def answer(lark: bytes) -> bytes:
+    """Compile a grammar in the subprocess, and return llguidance's error, or nothing."""
     from llguidance import LLMatcher, LLTokenizer
 
-    tokenizer = LLTokenizer("byte")
+    matcher = LLMatcher(LLTokenizer("byte"), lark.decode(), log_level=0)
+    error = str(matcher.get_error())
+    if not error:
+        matcher.compute_bitmask()  # its time counts, too
+    return error.encode()  # freeing the matcher may overflow the stack, too
 
-    def answer(lark: bytes) -> bytes:
-        """Return llguidance's error, or nothing."""
-        matcher = LLMatcher(tokenizer, lark.decode(), log_level=0)
-        error = str(matcher.get_error())
-        if not error:
-            matcher.compute_bitmask()  # its time counts, too
-        return error.encode()  # freeing the matcher may overflow the stack, too
 
-    serve_requests(answer, seconds=CPU_SECONDS, niceness=NICENESS)
+TOKENS = re.compile(
+    r'(?P<space>\s+|\#[^\n]*)|(?P<head>[\w-]+)\s*::=|(?P<name>[\w-]+)|"(?P<text>(?:\\.|[^"\\])*)"|(?P<any>\.)'
+    r"|\[(?P<set>(?:\\.|[^\]\\])*)\]|(?P<symbol>[|()*+?])|\{\s*(?P<count>\d+\s*(?:,\s*(?:\d+\s*)?)?)\}",
+    re.DOTALL,
+)
+CHARACTER = r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]]))|([^\\])"
+CHARACTERS, TEXT = re.compile(CHARACTER, re.DOTALL), re.compile(f"(?:{CHARACTER})*", re.DOTALL)
+CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def to_lark(grammar: str) -> str:
+    """Return the rules of a GBNF grammar, of which `root` is the start. Raises UsageError."""
+    names, heads, out, at = {"root": "r0"}, set[str](), ["start: r0"], 0
+    while at < len(grammar):
+        token = TOKENS.match(grammar, at)
+        if token is None or not TEXT.fullmatch(token["text"] or token["set"] or ""):
+            line = grammar.count("\n", 0, at) + 1
+            raise UsageError(f"the grammar: line {line} cannot be read as GBNF: {grammar[at : at + 20]!r}")
+        kind = token.lastgroup or ""
+        value, at = token[kind], token.end()
+        if kind in ("head", "name"):
+            name = names.setdefault(value, f"r{len(names)}")
+            out.append(f"\n{name}:" if kind == "head" else name)
+            if kind == "head" and value in heads:
+                raise UsageError(f"the grammar: there are two rules {value}: join them with |")
+            heads.update([value] if kind == "head" else [])
+        elif kind == "text":
+            out.append(f"({' '.join(f'/{one}/' for one in _escaped(value))})" if value else '""')
+        elif kind == "set":
+            negated = value.startswith("^")
+            first, *rest = _escaped(value[negated:]) or [""]
+            between = ["-" if it == r"\x{2d}" else it for it in rest[:-1]]
+            out.append(f"/[{'^' * negated}{''.join([first, *between, *rest[-1:]])}]/")
+        elif kind == "count":
+            out.append(f"{{{value}}}" if "," in value else f"{{{value},{value}}}")
+        elif kind != "space":
+            out.append("/(?s:.)/" if kind == "any" else value)
+    if missing := sorted(names.keys() - heads):
+        raise UsageError(f"the grammar: there is no rule {missing[0]}: add {missing[0]} ::= ...")
+    return " ".join(out)
+
+
+def _escaped(text: str) -> list[str]:
+    """Return a regex for each character of a text with GBNF's escapes; only a bare hyphen is \\x{2d}."""
+    codes = (
+        (it[1] and f"0{it[1]}") or it[2] or it[3] or f"{ord(it[5] or CONTROLS.get(it[4], it[4])):x}"
+        for it in CHARACTERS.finditer(text)
+    )
+    return [f"\\x{{{code}}}" for code in codes]

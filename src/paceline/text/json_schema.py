@@ -1,11 +1,14 @@
-"""JSON schemas for llguidance: what it does not know is left out with a note, references are found."""
+"""JSON schemas for llguidance: what it does not know is left out with a note, references are found.
+And the types of arguments in a tool's schema, for formats that write values without their types."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
+
+from paceline.text.tools.growing_text import CONSTANTS
 
 # What llguidance 1.9 does not enforce. Leaving it out only allows more.
 LOOSENED = (
@@ -42,9 +45,8 @@ def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, No
     if isinstance(pattern := out.get("pattern"), str) and UNSUPPORTED_PATTERN.search(pattern):
         notes[f"the pattern {out.pop('pattern')} is not enforced: it looks around, or back at a group"] = None
     if isinstance(reference := out.get("$ref"), str) and reference.startswith("#/"):
-        names = reference[2:].split("/")
-        around = "" if _exists(root, names) else place  # else in the nearest schema around
-        while around and not _exists(root, chain(around.split("/")[1:], names)):
+        around = "" if find_schema(root, reference[1:]) is not None else place  # else in the nearest around
+        while around and find_schema(root, f"{around}{reference[1:]}") is None:
             around = around.rpartition("/")[0]
         out["$ref"] = f"#{around}{reference[1:]}"
     for keyword in filter(out.__contains__, (*SCHEMAS, *MAPPINGS)):
@@ -64,13 +66,73 @@ def _adapt(schema: Any, root: Any, place: str, strict: bool, notes: dict[str, No
     return out
 
 
-def _exists(value: Any, pointer: Iterable[str]) -> bool:
-    for name in pointer:
+def find_schema(value: Any, pointer: str) -> Any:
+    """Return the schema at a JSON pointer in a document; None if there is none."""
+    for name in pointer.split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        elif isinstance(value, Mapping) and name in value:
-            value = value[name]
+        if isinstance(value, list):
+            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
         else:
-            return False
-    return True
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+Types = frozenset[str]
+
+NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+NAMES |= {type(None): "null"}
+ANY, STRING = Types(NAMES.values()), Types(["string"])
+MAX_SCHEMAS = 200  # within one another
+
+
+def property_types(parameters: Any, name: str) -> Types:
+    """Return the types that a parameter may have. One that the schema does not know is a string."""
+    schema = _resolve(parameters, parameters)
+    properties, others = schema.get("properties"), schema.get("additionalProperties")
+    if isinstance(properties, dict) and name in properties:
+        return _types(properties[name], parameters, {})
+    return _types(others, parameters, {}) if isinstance(others, dict) and others else STRING
+
+
+def json_argument(text: str, types: Types) -> str:
+    """Return a value as JSON text: a string if its type may be, unless it is JSON of another of the types."""
+    value = text.strip() if "string" in types else CONSTANTS.get(text.strip(), text.strip())
+    try:
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False)
+        if "string" not in types or NAMES[type(parsed)] in types - STRING:
+            return value
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _resolve(schema: Any, root: Any) -> dict[str, Any]:
+    """Return the schema that references lead to; {} for anything else."""
+    for _ in range(MAX_SCHEMAS):
+        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+            return schema if isinstance(schema, dict) else {}
+        schema = find_schema(root, schema["$ref"].removeprefix("#"))
+    return {}
+
+
+def _types(schema: Any, root: Any, known: dict[int, Types]) -> Types:
+    """Return the types that a schema allows. known: those of schemas by id, where none are unknown so far."""
+    schema = _resolve(schema, root)
+    if id(schema) in known or len(known) > MAX_SCHEMAS:
+        return known.get(id(schema), ANY)
+    known[id(schema)] = Types()
+    types, named = ANY, schema.get("type")
+    if isinstance(named, str | list):
+        names = {one for one in ([named] if isinstance(named, str) else named) if isinstance(one, str)}
+        types &= names | ({"integer"} if "number" in names else set())
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list):
+        types &= Types(NAMES[type(value)] for value in values)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(key), list):
+            types &= Types().union(*(_types(choice, root, known) for choice in choices))
+    for part in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+        types &= _types(part, root, known)
+    known[id(schema)] = types or ANY
+    return known[id(schema)]

@@ -41,8 +41,7 @@ def parse_messages(prompt: Prompt) -> list[Message]:
     messages, names = list[Message](), dict[str, str]()
     form = "text, or a list of messages with role and content"
     for number, one in enumerate(typed.items("the chat", prompt, form)):
-        where = f"messages[{number}]"
-        message = _message(where, typed.mapping(where, one, "a mapping with role and content"))
+        message = _message(f"messages[{number}]", one)
         calls = message.get("tool_calls", [])
         names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
         if message["role"] == "tool" and message.get("tool_call_id") in names:
@@ -51,9 +50,8 @@ def parse_messages(prompt: Prompt) -> list[Message]:
     return messages
 
 
-def _message(where: str, one: Mapping[str, Any]) -> Message:
-    given = ((name, value) for name, value in one.items() if value is not None)  # null counts as absent
-    data = {typed.text(f"{where}: the name", name): value for name, value in given}
+def _message(where: str, one: Any) -> Message:
+    data = _fields(where, one, "a mapping with role and content")
     role = typed.text(f"{where}: its role", data.pop("role", None))
     calls, content = data.pop("tool_calls", None), data.pop("content", None)
     message: Message = {"role": "system" if role == "developer" else role, "content": None}
@@ -64,11 +62,17 @@ def _message(where: str, one: Mapping[str, Any]) -> Message:
     for name in ("name", "tool_call_id"):
         if name in data:
             typed.text(f"{where}: its {name}", data[name])
-    message |= {name: copy_json(f"{where}: its {name}", value) for name, value in data.items()}
+    message |= data
     reasoning = next((message[name] for name in REASONING_KEYS if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, REASONING_KEYS[0]: reasoning}
     return message
+
+
+def _fields(where: str, value: Any, wanted: str) -> dict[str, Any]:
+    """Return a copy of a mapping of JSON values, without what is null. Raises UsageError."""
+    copied: dict[str, Any] = copy_json(where, typed.mapping(where, value, wanted))
+    return {name: one for name, one in copied.items() if one is not None}
 
 
 def content_text(name: str, content: Any) -> str:
@@ -88,8 +92,8 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     made, form = [], 'a mapping: {"id": ..., "type": "function", "function": {...}}'
     for number, call in enumerate(typed.items(f"{where}: its tool_calls", calls)):
         name = f"{where}: tool_calls[{number}]"
-        function = typed.mapping(name, typed.mapping(name, call, form).get("function"), form)
-        own = {key: copy_json(name, value) for key, value in call.items() if value is not None}
+        own = _fields(name, call, form)
+        function = typed.mapping(name, own.get("function"), form)
         if "id" in own:
             typed.text(f"{name}: its id", own["id"])
         own["function"] = {
@@ -103,10 +107,9 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
 def _arguments(name: str, arguments: Any) -> Any:
     """Return arguments as a mapping. Text that is no JSON object, as of a truncated answer, is unchanged."""
     if not isinstance(arguments, str):
-        given = {} if arguments is None else arguments
-        return copy_json(name, typed.mapping(name, given, "JSON text or a mapping"))
+        return typed.mapping(name, {} if arguments is None else arguments, "JSON text or a mapping")
     try:
-        made = json.loads(typed.text(name, arguments) or "{}")
+        made = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
     return copy_json(name, made) if isinstance(made, dict) else arguments
@@ -127,16 +130,15 @@ def parse_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
     form = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'
     for number, tool in enumerate(typed.items("tools", tools, "a list of function descriptions")):
         where = f"tools[{number}]"
-        kind = typed.mapping(where, tool, form).get("type", "function")
-        function = typed.mapping(where, tool.get("function") if kind == "function" else kind, form)
+        own = _fields(where, tool, form)
+        kind = own.get("type", "function")
+        function = _fields(where, own.get("function") if kind == "function" else kind, form)
         name = function_name(f"{where}: its name", function.get("name"))
         if name in names:
             raise UsageError(f"{where}: there is another one named {name}: give it a name of its own")
         names.add(name)
         typed.mapping(f"{where}: its parameters", function.get("parameters") or {}, "a JSON schema")
-        fields = {k: copy_json(f"{where}: its {k}", v) for k, v in function.items() if v is not None}
-        own = {k: copy_json(f"{where}: its {k}", v) for k, v in tool.items() if k != "function"}
-        made.append({"type": "function", **own, "function": fields})
+        made.append({"type": "function", **own, "function": function})
     return made
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import truncated
 from paceline.text.messages import Message, Tool
-from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve_requests
+from paceline.text.worker_process import WorkerEndedError, WorkerProcess
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -20,10 +20,6 @@ MAX_TEMPLATE = 1 << 16  # characters, compiled in seconds; real templates have u
 MAX_TEXT = 16_000_000  # characters of a rendered text, besides MAX_COPIES times the request's
 MAX_COPIES = 64
 MAX_REASON = 200  # characters of a template's error message
-
-
-class TooMuchTextError(Exception):
-    """The rendered text is too long."""
 
 
 _renderer = WorkerProcess(__name__, "the chat template cannot be rendered", CPU_SECONDS)
@@ -48,27 +44,19 @@ def render(source: str, messages: list[Message], tools: list[Tool] | None = None
     return str(rendered)
 
 
-def main() -> None:
-    """Render templates in the subprocess."""
-    import jinja2.ext
-    import jinja2.sandbox  # noqa: F401  # loaded before memory is limited
-
-    def answer(request: bytes) -> bytes:
-        rendered, reason = None, ""
-        try:
-            template, variables = json.loads(request)
-            rendered = _render(template, variables, len(request))
-        except MemoryError:  # end the process, which frees the memory
-            raise
-        except RecursionError:
-            reason = "is nested too deeply, or calls itself forever"
-        except TooMuchTextError:
-            reason = "makes too much text"
-        except Exception as error:  # whatever the template raises
-            reason = f"cannot be rendered: {str(getattr(error, 'message', None) or error)[: 2 * MAX_REASON]}"
-        return json.dumps([rendered, reason]).encode()
-
-    serve_requests(answer, seconds=CPU_SECONDS)
+def answer(request: bytes) -> bytes:
+    """Render a template in the subprocess."""
+    rendered, reason = None, ""
+    try:
+        template, variables = json.loads(request)
+        rendered = _render(template, variables, len(request))
+    except MemoryError:  # end the process, which frees the memory
+        raise
+    except RecursionError:
+        reason = "is nested too deeply, or calls itself forever"
+    except Exception as error:  # whatever the template raises
+        reason = f"cannot be rendered: {str(getattr(error, 'message', None) or error)[: 2 * MAX_REASON]}"
+    return json.dumps([rendered, reason]).encode()
 
 
 def _render(template: str, variables: dict[str, Any], size: int) -> str:
@@ -77,7 +65,7 @@ def _render(template: str, variables: dict[str, Any], size: int) -> str:
         pieces.append(piece)
         remaining -= len(piece)
         if remaining < 0:
-            raise TooMuchTextError
+            raise ValueError("it makes too much text")
     return "".join(pieces)
 
 

@@ -1,34 +1,34 @@
 """A child process for hostile input, which may crash it or exhaust its time or memory.
 
-`WorkerProcess` is the parent's part, `serve_requests` the child's. Messages are bytes after their length."""
+`WorkerProcess` is the parent's part, `serve` the child's. Messages are bytes after their length."""
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import math
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paceline.speculative.errors import PacelineError, TooSlowError
 from paceline.system.forks import ForkGuard
-from paceline.system.processes import IdleError, kill_beyond
 
 STARTED = b"+"  # the first byte on the child's stdout
-START_SECONDS = 60.0  # of processor time for the child to start
-STALL_SECONDS = 60.0  # without processor time
+STALL_SECONDS = 60.0  # by the clock; the child limits its processor time itself
 BUSY = f"the machine had no time for it in {STALL_SECONDS:.0f} s; try again when less runs on it"
 STACK_BYTES = 6 << 20
 MEMORY_BYTES = 1 << 30  # address space of the child
 
 
 class WorkerEndedError(Exception):
-    """The process ended during a request. slow: after too much processor time, or by a kill."""
+    """The process ended during a request. slow: after too much processor time, or by `kill`."""
 
     def __init__(self, *, slow: bool) -> None:
         super().__init__()
@@ -37,11 +37,12 @@ class WorkerEndedError(Exception):
 
 class WorkerProcess:
     """A child process that starts with the first request (0.2 s) and is replaced if it ends.
-    module: its `main` calls serve_requests. purpose: first part of the error if no process starts.
-    seconds: of processor time for one answer. Any thread may call the methods; requests take turns."""
+    module: its `answer` turns a request into an answer in the child. purpose: first part of the error if no
+    process starts. seconds: of processor time for one answer. niceness: of the child, at least.
+    Any thread may call the methods; requests take turns."""
 
-    def __init__(self, module: str, purpose: str, seconds: float) -> None:
-        self._module, self._purpose, self.seconds = module, purpose, seconds
+    def __init__(self, module: str, purpose: str, seconds: float, niceness: int = 0) -> None:
+        self._purpose, self._command = purpose, f"serve({module!r}, {seconds}, {niceness})"
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
@@ -57,8 +58,7 @@ class WorkerProcess:
             try:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                limit = kill_beyond(process, cpu_seconds=self.seconds, idle_seconds=STALL_SECONDS)
-                with limit as errors, suppress(OSError):  # it may end during the write
+                with _kill_late(process) as late, suppress(OSError):  # it may end during the write
                     process.stdin.write(len(request).to_bytes(8) + request)
                     process.stdin.flush()
                     if len(length := process.stdout.read(8)) == 8:
@@ -68,10 +68,9 @@ class WorkerProcess:
                 raise
             if answer is None:
                 process.wait()
-                xcpu = process.returncode == -getattr(signal, "SIGXCPU", 0)
-                slow = self._killed or bool(errors) or xcpu
+                slow = self._killed or process.returncode == -getattr(signal, "SIGXCPU", 0)
                 self.close()
-                if errors and isinstance(errors[0], IdleError):
+                if late.is_set():
                     raise TooSlowError(f"{self._purpose}: {BUSY}")
                 raise WorkerEndedError(slow=slow)
             return answer
@@ -100,7 +99,7 @@ class WorkerProcess:
         self._owner = ForkGuard()
         try:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {self._module} import main; main()"],
+                [sys.executable, "-c", f"from {__name__} import serve; {self._command}"],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -112,30 +111,50 @@ class WorkerProcess:
             raise PacelineError(f"{self._purpose}: no process starts ({error})") from error
         atexit.register(self.close)
         assert process.stdout is not None
-        with kill_beyond(process, cpu_seconds=START_SECONDS, idle_seconds=STALL_SECONDS) as errors:
+        with _kill_late(process) as late:
             started = process.stdout.read(1)
         if started != STARTED and not self._killed:
             self.close()
-            raise PacelineError(f"{self._purpose}: {BUSY if errors else 'the process for it does not start'}")
+            why = BUSY if late.is_set() else "the process for it does not start"
+            raise PacelineError(f"{self._purpose}: {why}")
         return process
 
 
-def serve_requests(answer: Callable[[bytes], bytes], *, seconds: float, niceness: int = 0) -> None:
-    """Answer requests from stdin until it ends, in the child.
-    seconds: of processor time for a request; it ends an orphan, too."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+@contextmanager
+def _kill_late(process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
+    """Kill the process after STALL_SECONDS, and set the event."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(STALL_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+        timer.join()  # it must not kill a later process
+
+
+def serve(module: str, seconds: float, niceness: int) -> None:
+    """Answer requests from stdin until it ends, in the child, which also ends as an orphan."""
+    source, sink, answer = sys.stdin.buffer, sys.stdout.buffer, importlib.import_module(module).answer
     if niceness and hasattr(os, "nice"):
         os.nice(max(0, niceness - os.nice(0)))  # a child has its parent's
         with suppress(OSError):  # where each session has its own share of a machine, nice alone does nothing
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
     def loop() -> None:
-        _limit_memory()
+        _limit("CORE", 0)
+        _limit("AS", MEMORY_BYTES)
         sink.write(STARTED)
         sink.flush()
         while len(length := source.read(8)) == 8:
             request = source.read(int.from_bytes(length))
-            _limit_time(seconds)
+            _limit("CPU", math.ceil(time.process_time() + seconds))
             data = answer(request)
             sink.write(len(data).to_bytes(8) + data)
             sink.flush()
@@ -146,18 +165,10 @@ def serve_requests(answer: Callable[[bytes], bytes], *, seconds: float, niceness
     thread.join()
 
 
-def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):  # a system without such limits
+def _limit(name: str, soft: int) -> None:
+    """Set a soft limit, on systems that have it."""
+    with suppress(ImportError, AttributeError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-
-
-def _limit_time(seconds: float) -> None:
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        soft = math.ceil(usage.ru_utime + usage.ru_stime + seconds)
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from paceline.backends.recorded import numeric_vocab
 from paceline.bench.replay import traces
 from paceline.bench.replay.recording import Recorder
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
@@ -74,8 +73,8 @@ def test_recorded_requests_are_read_again(
         sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
         names = ("id_", "category", "session", "seed")
         to.add(one["prompt"], answer, sampling=sampling, **{name: one[name] for name in names})
-    trace = traces.read(path, None, vocab=vocab_fingerprint(VOCAB), n_vocab=300)
-    assert (trace.unusable, trace.vocab) == ([], vocab_fingerprint(VOCAB))
+    trace = traces.read(path, None, vocab=VOCAB.fingerprint, n_vocab=300)
+    assert (trace.unusable, trace.vocab) == ([], VOCAB.fingerprint)
     for one, found, line in zip(requests, trace.requests, objects(path), strict=True):
         assert (found.recording.prompt, found.recording.tokens) == (one["prompt"], one["tokens"])
         assert (found.id, found.category, found.session) == (one["id_"], one["category"], one["session"])

@@ -27,7 +27,7 @@ from paceline.models.headers.header import read_gguf
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 OUT = Path(__file__).with_name("vocabularies.json.xz")
 PREFIX = "ggml-vocab-"

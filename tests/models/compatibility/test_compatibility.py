@@ -15,7 +15,7 @@ from paceline.models.compatibility.check import compare
 from paceline.models.headers.facts import TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 
 def test_the_same_header_is_the_same_and_needs_no_advice() -> None:

@@ -19,8 +19,7 @@ from paceline.models.headers.vocabulary import make_vocab
 from paceline.speculative.errors import VocabError
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.lexicon import TokenizerVocab
-from paceline.vocab.shared import check_shared
-from paceline.vocab.translation import Intersection
+from paceline.vocab.translation import Intersection, check_shared
 
 DATA = Path(__file__).parents[2] / "data" / "vocabularies" / "vocabularies.json.xz"
 

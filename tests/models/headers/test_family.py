@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.models.headers.family import family_of
+from paceline.models.headers.facts import family_of
 
 
 @pytest.mark.parametrize(

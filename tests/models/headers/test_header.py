@@ -18,7 +18,7 @@ from gguf_files import write_llama, write_parts
 from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
 from paceline.models import zoo
 from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
-from paceline.models.headers.gguf_header import GGUFHeader
+from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.header import kv_bytes_per_token, read_gguf, read_model_facts, read_parts
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
@@ -212,7 +212,9 @@ def test_bytes_of_a_token_in_the_kv_cache(arch: str, dimensions: tuple[Any, ...]
         dict(zip((*names, "attention.key_length", "attention.value_length"), dimensions, strict=False)) | more
     )
     values = {f"{arch}.{name}": np.array(v, int) if isinstance(v, list) else v for name, v in known.items()}
-    assert kv_bytes_per_token(GGUFHeader(Path("m.gguf"), values, {}, (), 32, 0, 0), arch) == expected
+    file = GGUFFile(zoo.draft_path())
+    file.values = values
+    assert kv_bytes_per_token(file, arch) == expected
 
 
 @pytest.mark.parametrize(("heads", "state"), [(1, USABLE), (0, STRIPPED)])
@@ -222,7 +224,7 @@ def test_layers_for_multi_token_prediction_and_what_a_step_of_them_reads(
     path = write_architecture(tmp_path / "m.gguf", "qwen35", next_token_heads=heads)
     facts = read_model_facts(path)
     assert (facts.mtp, facts.traits.mtp) == (state, state)
-    sizes = {tensor.name: tensor.length for tensor in read_parts(path, tokens=False)[0].tensors}
+    sizes = {tensor.name: tensor.length for tensor in read_parts(path, tokens=False)[0].tensors.values()}
     own = sum(n for name, n in sizes.items() if name.startswith("blk.2."))
     output = sizes["output.weight"]
     trunk = sum(sizes.values()) - own - sizes["token_embd.weight"]

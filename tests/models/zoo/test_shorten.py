@@ -12,7 +12,7 @@ from gguf_files import finish
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.zoo.shorten import layer_count, shorten
+from paceline.models.headers.gguf_writer import layer_count, shorten
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY

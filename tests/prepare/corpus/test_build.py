@@ -20,7 +20,7 @@ from paceline.models import zoo
 from paceline.prepare.corpus.build import PIECE, UNKNOWN_TOTAL, Sources, Tick, build
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 from paceline.speculative.interfaces import Budget
-from paceline.storage.corpora import Corpus, open_corpus
+from paceline.storage.corpora import Corpus, find_corpus
 from paceline.text.interface import Tokenizer
 
 CODE = "def add(first, second):\n    return first + second\n"
@@ -55,7 +55,7 @@ def left(home: Path) -> list[str]:
 
 def test_a_corpus_holds_what_its_sources_do(sources: Sources, tokenizer: Tokenizer, home: Path) -> None:
     corpus, skipped = build("mine", sources, tokenizer)
-    assert corpus == open_corpus("mine", tokenizer.vocab)
+    assert corpus == find_corpus("mine", tokenizer.vocab)
     code, sql, answer = (tokenizer.text.encode_continuation(t) for t in (CODE, SQL, "the answer is 42"))
     manifest = corpus.manifest
     assert (manifest.tokens, manifest.documents) == (len(code) + len(sql) + len(answer), 3)
@@ -84,7 +84,7 @@ def test_drafters_find_it_in_both_kinds(sources: Sources, tokenizer: Tokenizer) 
 def test_a_new_corpus_takes_the_place_of_the_old(sources: Sources, tokenizer: Tokenizer, home: Path) -> None:
     build("mine", sources, tokenizer)
     build("mine", Sources(logs=sources.logs), tokenizer, ["ngram"])
-    assert open_corpus("mine", tokenizer.vocab).manifest.documents == 1
+    assert find_corpus("mine", tokenizer.vocab).manifest.documents == 1
     assert left(home) == ["mine"]
     assert left(home / "mine") == ["manifest.json", "static.ngram"]
 
@@ -96,14 +96,14 @@ def test_a_corpus_of_another_tokenizer_is_replaced_with_force_only(
     with closing(open_tokenizer(models / "target.gguf")) as other:
         with pytest.raises(UsageError, match="another name, or replace it with --force"):
             build("mine", sources, other)
-        open_corpus("mine", tokenizer.vocab)
+        find_corpus("mine", tokenizer.vocab)
         build("mine", sources, other, force=True)
-        open_corpus("mine", other.vocab)
+        find_corpus("mine", other.vocab)
 
 
 def whole(tokenizer: Tokenizer, home: Path, corpus: Corpus) -> None:
     """Require the corpus unchanged, and nothing else."""
-    assert open_corpus("mine", tokenizer.vocab) == corpus
+    assert find_corpus("mine", tokenizer.vocab) == corpus
     assert left(home) == ["mine"]
 
 
@@ -135,7 +135,7 @@ def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
         whole(tokenizer, home, corpus)
         pressed_at += 1
     assert pressed_at > 8  # while tokenizing, counting and sorting
-    assert open_corpus("mine", tokenizer.vocab).manifest.documents == 3
+    assert find_corpus("mine", tokenizer.vocab).manifest.documents == 3
 
 
 @pytest.mark.parametrize("where", ["prepare.corpus.build.TokenFile.add", "storage.corpora.replace"])

@@ -21,7 +21,8 @@ from paceline.backends.llama_cpp import LlamaTarget
 from paceline.heads import session
 from paceline.heads.config import TargetFacts
 from paceline.models import zoo
-from paceline.models.headers.gguf_file import GGUFFile, metadata_field
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import metadata_field
 from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
 from paceline.prepare.training.mtp import MtpRecipe, add_mtp

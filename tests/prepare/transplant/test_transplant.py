@@ -17,7 +17,7 @@ from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.prepare.transplant import Transplant
 from paceline.speculative.errors import ModelError, UsageError, VocabError
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 TABLES = ("token_embd.weight", "output.weight")
 TEXT = "def read_table(path):\n    # naïve – Straße 東京 😀\n    return  [line for line in path]\n"

@@ -19,8 +19,7 @@ from paceline.hardware.files import parse_nonnegative
 from paceline.models.headers.facts import HEAD_ARCHS
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
-from paceline.system.forks import ForkGuard
-from paceline.system.helpers import OpenMPThreads
+from paceline.system.forks import ForkGuard, OpenMPThreads
 from paceline.system.leaving import exit_now
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.models.headers.facts import MTP_ARCHS
-from paceline.models.headers.gguf_header import GGUFHeader
+from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.header import read_parts, split_part_paths
 from paceline.models.headers.plain_file import require_gguf_path as require_gguf_path
 from paceline.speculative.errors import ModelError, UsageError
@@ -81,14 +81,14 @@ def validate_gguf(path: Path, **way: Any) -> None:
             to_stderr(f"{record}: cannot be written ({error.strerror}); {path.name} is tried again next time")
 
 
-def _check_mtp_layers(path: Path, parts: Sequence[GGUFHeader]) -> None:
+def _check_mtp_layers(path: Path, parts: Sequence[GGUFFile]) -> None:
     """Refuse MTP layers without their model, with which llama.cpp crashes, and a header that counts layers of
     the model as such, which llama.cpp would leave out."""
     arch = parts[0].text("general.architecture")
     if arch not in MTP_ARCHS or not parts[0].number(f"{arch}.nextn_predict_layers"):
         return
     last = parts[0].number(f"{arch}.block_count") - 1
-    names = [tensor.name for part in parts for tensor in part.tensors]
+    names = [name for part in parts for name in part.tensors]
     has_mtp = any(".nextn." in name for name in names)
     if has_mtp and "blk.0.attn_norm.weight" not in names:
         raise UsageError(

@@ -19,7 +19,7 @@ from paceline.backends.llama_cpp.mtp import MtpStates
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import UsageError
 from paceline.system.forks import ForkGuard
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
 OVERRIDE_INT = 0  # LLAMA_KV_OVERRIDE_TYPE_INT
@@ -35,7 +35,7 @@ def expert_counts(path: Path) -> tuple[str, int, int]:
     key, experts = f"{arch}.expert_used_count", header.number(f"{arch}.expert_count")
     used = header.numbers(key)
     if experts and len(set(used)) != 1:
-        found = ", ".join(sorted(name for name in header.metadata if "expert" in name))
+        found = ", ".join(sorted(name for name in header.values if "expert" in name))
         reason = "has a number for each layer" if used else "is missing"
         raise UsageError(f"{path}: {key} {reason}; its keys of experts are {found}")
     return key, (used or [0])[0], experts

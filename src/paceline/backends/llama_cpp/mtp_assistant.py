@@ -17,7 +17,7 @@ from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp.mtp import MtpSession, Row
 from paceline.backends.llama_cpp.mtp_sidecar import SeparateDraft
 from paceline.heads.session import next_level
-from paceline.models.headers.gguf_header import GGUFHeader
+from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
@@ -62,7 +62,7 @@ def _check_target(path: Path, target: LlamaTarget) -> None:
         raise ModelError(f"{path}: is the assistant (MTP) of another model than {target.path}")
 
 
-def _cache_shape(header: GGUFHeader, layer: int) -> tuple[int, int, int]:
+def _cache_shape(header: GGUFFile, layer: int) -> tuple[int, int, int]:
     """Return of a layer whether it has a window, its heads of keys, and their size."""
     arch = header.text("general.architecture")
 

@@ -21,7 +21,7 @@ from paceline.heads.config import HeadConfig
 from paceline.heads.draft_base import MAX_ROWS, HeadBase
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.target import LlamaTarget

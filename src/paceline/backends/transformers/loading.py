@@ -15,12 +15,11 @@ from types import ModuleType
 from typing import Any
 
 from paceline.models.headers.gguf_file import GGUFFile, TensorRows
-from paceline.models.headers.gguf_header import read_header
 from paceline.models.headers.plain_file import similar_files
 from paceline.models.names import model_path
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
-from paceline.system.helpers import OpenMPThreads
-from paceline.system.identity import file_fingerprint
+from paceline.system.forks import OpenMPThreads
+from paceline.system.home import file_fingerprint
 
 # HfTarget's defaults.
 SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
@@ -98,7 +97,7 @@ def from_pretrained_arguments(path: Path) -> tuple[str, dict[str, Any]]:
     """Return folder and keyword arguments for from_pretrained, without downloads. Raises UsageError."""
     place = model_path(path)
     if place.is_file():
-        if (parts := read_header(place, lambda _key, _count: False).number("split.count")) > 1:
+        if (parts := GGUFFile(place).number("split.count")) > 1:
             raise ModelError(
                 f"{place}: is one of {parts} parts, and transformers reads one file: leave out hf: "
                 "(llama.cpp reads all), or join them (llama-gguf-split --merge)"

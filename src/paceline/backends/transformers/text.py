@@ -7,26 +7,13 @@ from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
+from paceline.models.headers.vocabulary import BYTE_LEVEL, end_tokens
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import ModelError
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.interface import Text
 
-# Names of EOS tokens that a configuration may not list, as in llama.cpp's llama-vocab.cpp.
-END_OF_GENERATION_TOKENS = {
-    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"),
-    *("<EOT>", "<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>"),
-    "<|fim_pad|>",
-}
 TOKENIZER_KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
-
-
-def byte_of() -> dict[str, int]:
-    """Return the byte of each character of a byte-level vocabulary, as in GPT-2's encoder.py.
-    Printable bytes stand for themselves, the others are the characters from U+0100 on."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 class HfText(Text):
@@ -46,7 +33,6 @@ class HfText(Text):
         added = tokenizer.added_tokens_decoder
         self._special = {id_ for id_, token in added.items() if token.special}
         self._added = {id_: token.content for id_, token in added.items()}
-        self._bytes = byte_of()
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
         typed.text("the text", text)
@@ -62,7 +48,7 @@ class HfText(Text):
         if spelled is None:
             return b""
         if "ByteLevel" in self._decoders:
-            return bytes([self._bytes[letter] for letter in spelled if letter in self._bytes])
+            return bytes([BYTE_LEVEL[letter] for letter in spelled if letter in BYTE_LEVEL])
         if "ByteFallback" in self._decoders and len(spelled) == 6 and spelled.startswith("<0x"):
             return bytes([int(spelled[3:5], 16)])
         if "WordPiece" in self._decoders:
@@ -90,7 +76,8 @@ class HfText(Text):
 
     def vocab(self, ends: Collection[int]) -> Vocab:
         """Return the vocabulary. ends: EOS tokens of the model's configuration."""
-        named = {id_ for id_, text in self._added.items() if text in END_OF_GENERATION_TOKENS}
+        added = list(self._added)  # a configuration may not list all EOS tokens
+        named = {added[i] for i in end_tokens([text.encode() for text in self._added.values()], {})}
         kind = TOKENIZER_KINDS.get(self._model.get("type", ""), self._model.get("type", "unknown"))
         return Vocab(
             size=self._size,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -26,7 +27,6 @@ from paceline.bench.jsonl import describe
 from paceline.bench.system import BenchAnswer
 from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
-from paceline.system.deadline import OverdueError, deadline
 
 MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a stream
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
@@ -222,3 +222,35 @@ def build_answer(
         n_tokens=n_tokens, n_prompt=n_prompt, first=last - seconds, seconds=last,
         decoded=n_tokens - before, decoding=seconds, **reported,
     )  # fmt: skip
+
+
+class OverdueError(TimeoutError):
+    """The server did not finish in time."""
+
+
+@contextmanager
+def deadline(line: socket.socket, seconds: float) -> Iterator[None]:
+    """Shut down the connection after so many seconds, from another thread, and raise OverdueError.
+    The timeout of a socket ends silence only, not a server that sends a byte now and then."""
+    overdue = threading.Event()
+
+    def end() -> None:
+        overdue.set()
+        with suppress(OSError):  # already closed
+            # The method of a TLS socket would clear the state that the reading thread uses.
+            socket.socket.shutdown(line, socket.SHUT_RDWR)
+
+    timer, cause = threading.Timer(seconds, end), None
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if not overdue.is_set():
+            raise
+        cause = error
+    finally:
+        timer.cancel()
+        timer.join()
+    if overdue.is_set():
+        raise OverdueError(f"did not finish within {seconds:g} s") from cause

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.jsonl import LineError, object_of, raw_lines
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.request_handle import Generation
 from paceline.settings import PLAIN, Drafting
 from paceline.speculative.errors import UsageError
@@ -46,7 +45,7 @@ class Recorder:
 
     def begin(self, vocab: Vocab, model: str) -> None:
         """Set the model. Raises UsageError if the file holds requests of another vocabulary."""
-        head = {"n_vocab": vocab.size, "vocab": vocab_fingerprint(vocab)}
+        head = {"n_vocab": vocab.size, "vocab": vocab.fingerprint}
         if any(self._first.get(name, ours) != ours for name, ours in head.items()):
             raise UsageError(f"--record {self.path}: is of another vocabulary; name another file")
         self._head = {"format": FORMAT, **head, "model": model}

@@ -27,8 +27,7 @@ from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import SourceStats, Stats
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.corpora import NO_CORPORA, Corpora
-from paceline.system.home import to_stderr
-from paceline.system.identity import file_fingerprint
+from paceline.system.home import file_fingerprint, to_stderr
 
 FORMAT = 3  # of the JSON; raised when a key changes its meaning or is removed
 REQUEST_PHASE = "replaying"

@@ -1,22 +1,124 @@
-"""Compatibility of a draft with a target, judged from their headers.
+"""Compatibility of a draft with a target, judged from their headers: the vocabulary, and what else decides
+how well a model drafts for another.
 
 The rules of a shared vocabulary are those of vocab/shared.py, after llama.cpp; translations use the token
-pairs of vocab/intersection.py."""
+pairs of vocab/translation.py."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from paceline.models.compatibility import fitness
-from paceline.models.compatibility.fitness import FATAL, MAPPING, NOTE, CompatibilityReason
-from paceline.models.headers.facts import ModelFacts, TokenizerFacts
+from paceline.models.headers.facts import ATTENTION, HEAD_ARCHS, ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
+from paceline.speculative.policy.speedup_formulas import distinct_experts
 from paceline.speculative.vocabulary import Vocab
-from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
+from paceline.vocab.translation import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
+
+# fatal: drafting is impossible. mapping: tokens must be translated. warning: a possible loss of speed.
+FATAL, MAPPING, WARNING, NOTE = ("fatal", "mapping", "warning", "note")
+
+# llama.cpp's architectures that do not generate text from left to right.
+NO_LANGUAGE_MODELS = {
+    "an embedding model": {
+        *("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3"),
+        *("eurobert", "xlm-roberta", "roberta", "distilbert", "gemma-embedding", "llama-embed"),
+    },
+    "an encoder": {"t5encoder", "clip", "wavtokenizer-dec"},
+    "an encoder-decoder model": {"t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "whisper"},
+    "a diffusion model": {"dream", "llada", "llada-moe", "rnd1"},
+    "a draft head of another model": {*HEAD_ARCHS, "gemma4-assistant"},
+}
+KINDS = {arch: kind for kind, archs in NO_LANGUAGE_MODELS.items() for arch in archs}
+ROWS = 4  # batch tokens of the pass that the cost of experts is stated for
+HARDLY_SMALLER = 0.5  # of the target's parameters
+# Markers of chat templates, such as <|im_start|>, <start_of_turn> and [INST].
+MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,20}\]")
+MAX_MARKERS = 3  # in a message
+
+
+@dataclass(frozen=True)
+class CompatibilityReason:
+    """A compared property of target and draft, None if absent. text: the consequence. advice: the remedy."""
+
+    field: str
+    target: str | int | None
+    draft: str | int | None
+    weight: str
+    text: str = ""
+    advice: str = ""
+
+
+def _fitness(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    for look in (architecture, memory, experts, size, context, template):
+        yield from look(target, draft)
+
+
+def architecture(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    values = target.arch, draft.arch
+    for role, facts in (("target", target), ("draft", draft)):
+        if kind := KINDS.get(facts.arch) or ("an embedding model" if facts.pooling else ""):
+            text = f"the {role} is {kind}: it writes no text"
+            yield CompatibilityReason("architecture", *values, FATAL, text, "take a causal language model")
+            return
+    yield CompatibilityReason("architecture", *values, NOTE)
+
+
+def memory(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    if target.memory != ATTENTION:
+        text = f"the target is {target.memory}: drafts are chains, and after a rejection accepted tokens are "
+        text += "computed again"
+        yield CompatibilityReason("memory", target.memory, draft.memory, NOTE, text)
+
+
+def experts(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    n, used = target.experts, target.experts_used
+    if 0 < used < n:
+        touched = distinct_experts(n, used, ROWS)
+        text = f"{ROWS} tokens of a pass read about {touched:.0f} of the target's {n} experts, "
+        text += f"{touched / used:.1f}x what one does: only short or sure drafts pay"
+        command = f"paceline doctor -m {shlex.quote(str(target.path))}"
+        advice = f"measure what a pass costs by its tokens: {command}" if target.format == "gguf" else ""
+        theirs = f"{draft.experts_used} of {draft.experts}" if draft.experts else None
+        yield CompatibilityReason("experts", f"{used} of {n}", theirs, WARNING, text, advice)
+
+
+def size(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    if not target.parameters or not draft.parameters:
+        return
+    ratio = draft.parameters / target.parameters
+    large = ratio > HARDLY_SMALLER
+    text = f"the draft has {ratio:.1%} of the target's" + (": too many to save much" if large else "")
+    weight, advice = (WARNING, "take a smaller draft") if large else (NOTE, "")
+    yield CompatibilityReason("parameters", target.parameters, draft.parameters, weight, text, advice)
+
+
+def context(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    if target.n_ctx and draft.n_ctx:
+        shorter = draft.n_ctx < target.n_ctx
+        text = f"beyond {draft.n_ctx:,} tokens the draft guesses badly" if shorter else ""
+        weight = WARNING if shorter else NOTE
+        yield CompatibilityReason("context", target.n_ctx, draft.n_ctx, weight, text)
+
+
+def template(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
+    """Compare the chat templates: in chats the draft receives the target's template."""
+    ours, theirs = target.chat_template or "", draft.chat_template or ""
+    unknown = sorted({*MARKER.findall(ours)} - {*MARKER.findall(theirs)})
+    weight, text = NOTE, ""
+    if not ours:
+        text = "the target has none, so that there are no chats"
+    elif unknown:
+        shown = ", ".join(unknown[:MAX_MARKERS])
+        weight = WARNING if theirs else NOTE  # without a template it may be a base model
+        text = f"the draft reads the target's, and may not know {shown}: in chats it may be right less often"
+    lengths = [f"{len(template):,} characters" if template else None for template in (ours, theirs)]
+    yield CompatibilityReason("chat template", lengths[0], lengths[1], weight, text)
+
 
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
 MAX_SHOWN = 3  # differing tokens
@@ -75,6 +177,11 @@ class ModelVocabulary:
         tokens = (token for token in range(self.vocab.size) if token not in self.vocab.eos)
         return [piece for token in tokens if (piece := self.vocab.piece(token))]
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return what identical vocabularies have in common, besides what makes them compatible."""
+        return self.texts, dict(self.tokenizer.special), self.tokenizer.add_space_prefix
+
     def describe_tokens(self, tokens: Iterable[int | None], *, added: bool = False) -> str | None:
         """Describe tokens for display: "1 <s>, added"; None without tokens."""
         shown = [f"{token} {display_bytes(self.texts[token])}" for token in tokens if token is not None]
@@ -90,14 +197,14 @@ def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Co
     """Compare several drafts; the target's vocabulary, slow to build, is built once."""
     ours = ModelVocabulary.of(target)
     for draft in drafts:
-        reasons, verdict = list(fitness.reasons(target, draft)), COMPATIBLE
+        reasons, verdict = list(_fitness(target, draft)), COMPATIBLE
         if ours and (theirs := ModelVocabulary.of(draft)):
             tokens = list(_vocabularies(ours, theirs))
             if any(reason.weight == MAPPING for reason in tokens):
                 verdict = MAPPABLE
                 if all(reason.weight != FATAL for reason in reasons):
                     tokens += _translation(ours, theirs)
-            elif _same(ours, theirs):
+            elif ours.key == theirs.key and _same_pre_tokenizer(ours, theirs):
                 verdict = SAME
         else:
             text = f"the {'draft' if ours else 'target'} has no tokenizer: tokens cannot be compared"
@@ -154,17 +261,6 @@ def _texts(ours: ModelVocabulary, theirs: ModelVocabulary) -> CompatibilityReaso
     x, y = (side.describe_tokens(differing[:MAX_SHOWN]) for side in (ours, theirs))
     text = f"{len(differing):,} of {common:,} ids mean something else, from {differing[0]:,} on"
     return CompatibilityReason("token texts", x, y, MAPPING, text)
-
-
-def _same(ours: ModelVocabulary, theirs: ModelVocabulary) -> bool:
-    """Return True for identical vocabularies, including sizes, special tokens and flags."""
-    a, b = ours.tokenizer, theirs.tokenizer
-    return (
-        ours.texts == theirs.texts
-        and dict(a.special) == dict(b.special)
-        and _same_pre_tokenizer(ours, theirs)
-        and a.add_space_prefix == b.add_space_prefix
-    )
 
 
 def _translation(ours: ModelVocabulary, theirs: ModelVocabulary) -> Iterator[CompatibilityReason]:

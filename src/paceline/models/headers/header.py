@@ -10,9 +10,8 @@ from pathlib import Path
 
 from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
 from paceline.models.headers import facts
-from paceline.models.headers.facts import ModelFacts, TokenizerFacts
-from paceline.models.headers.family import family_of, printable_name
-from paceline.models.headers.gguf_header import GGUFHeader, read_header
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts, family_of, printable_name
+from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.plain_file import exists, open_regular_file, read_json
 from paceline.models.headers.vocabulary import end_tokens
 from paceline.models.names import model_path
@@ -73,7 +72,7 @@ def read_gguf(path: Path, *, tokens: bool = True) -> ModelFacts:
         name=printable_name(name) if family_of([name]) else file.stem,
         arch=arch,
         family=family_of([first.text("general.basename"), name, file.name]),
-        parameters=sum(tensor.elements for part in parts for tensor in part.tensors) or None,
+        parameters=sum(tensor.elements for part in parts for tensor in part.tensors.values()) or None,
         quantisation=_quantisation(first),
         size=sum(part.size for part in parts),
         n_ctx=first.number(f"{arch}.context_length"),
@@ -92,14 +91,14 @@ def read_gguf(path: Path, *, tokens: bool = True) -> ModelFacts:
     )
 
 
-def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
+def read_parts(path: Path, *, tokens: bool) -> list[GGUFFile]:
     """Return the headers of all parts in order. tokens: with the vocabulary. Raises ModelError."""
 
     def keep(key: str, count: int) -> bool:
         per_layer = count <= _MAX_PER_LAYER_ARRAY and not key.startswith("tokenizer.")
         return per_layer or (tokens and key in (_TOKENS, _TYPES))
 
-    header = read_header(path, keep)
+    header = GGUFFile(path, keep)
     count = header.number("split.count")
     if count <= 1:
         return [header]
@@ -109,7 +108,7 @@ def read_parts(path: Path, *, tokens: bool) -> list[GGUFHeader]:
         raise ModelError(f"{path}: {why}: name them NAME-00001-of-{count:05d}.gguf and so on")
     if missing := next((part for part in paths if not exists(part)), None):
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
-    parts = [header if part == path else read_header(part, keep) for part in paths]
+    parts = [header if part == path else GGUFFile(part, keep) for part in paths]
     for i, part in enumerate(parts):
         if part.number("split.count") != count or part.number("split.no") != i:
             raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
@@ -125,7 +124,7 @@ def split_part_paths(path: Path) -> list[Path]:
     return [path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)]
 
 
-def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
+def read_tokenizer(header: GGUFFile) -> TokenizerFacts | None:
     """Return the tokenizer; None for a model without a vocabulary."""
     model = header.text("tokenizer.ggml.model")
     if model in ("", "no_vocab", "none"):
@@ -149,7 +148,7 @@ def read_tokenizer(header: GGUFHeader) -> TokenizerFacts | None:
     )
 
 
-def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
+def mtp_state(parts: Sequence[GGUFFile], arch: str) -> str:
     """Return whether the model's layers for multi-token prediction can draft (TargetTraits.mtp)."""
     layers = _mtp_layers(parts[0], arch)
     if arch == "gemma4":
@@ -159,23 +158,23 @@ def mtp_state(parts: Sequence[GGUFHeader], arch: str) -> str:
     if not layers:
         return ABSENT if arch in facts.SOMETIMES_MTP else STRIPPED
     name = f"blk.{layers[0]}.nextn.eh_proj.weight"
-    return USABLE if any(tensor.name == name for part in parts for tensor in part.tensors) else STRIPPED
+    return USABLE if any(name in part.tensors for part in parts) else STRIPPED
 
 
-def _mtp_layers(first: GGUFHeader, arch: str) -> range:
+def _mtp_layers(first: GGUFFile, arch: str) -> range:
     end = first.number(f"{arch}.block_count")
     if end > _MAX_LAYERS:
         return range(0)
     return range(max(0, end - first.number(f"{arch}.nextn_predict_layers")), end)
 
 
-def mtp_cost(parts: Sequence[GGUFHeader], arch: str) -> float:
+def mtp_cost(parts: Sequence[GGUFFile], arch: str) -> float:
     """See ModelFacts. A step reads its layer and the output matrix; of experts those that a token uses."""
     used, experts = (parts[0].number(f"{arch}.expert_{what}count") for what in ("used_", ""))
     read = {
         tensor.name: tensor.length * (used / experts if experts and "_exps" in tensor.name else 1.0)
         for part in parts
-        for tensor in part.tensors
+        for tensor in part.tensors.values()
     }
     layers = _mtp_layers(parts[0], arch)
     own = [name for name in read if (of := _LAYER.match(name)) and int(of[1]) in layers]
@@ -193,7 +192,7 @@ def is_assistant(path: Path) -> bool:
     return False
 
 
-def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
+def kv_bytes_per_token(header: GGUFFile, arch: str) -> int:
     """Return the bytes of a token in the KV cache at F16; 0 if unknown.
     Sliding-window layers and shared caches count in full."""
 
@@ -212,7 +211,7 @@ def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
         return 0
     head_dim = number("embedding_length") // max(heads)
     # Multi-head latent attention (DeepSeek) has one vector for keys and values.
-    mla = f"{arch}.attention.key_length_mla" in header.metadata
+    mla = f"{arch}.attention.key_length_mla" in header.values
     value_dim = 0 if mla else number("attention.value_length") or head_dim
     recurrent = header.numbers(f"{arch}.attention.recurrent_layers")
     interval = number("full_attention_interval") or _ATTENTION_INTERVALS.get(arch, 1)
@@ -225,10 +224,10 @@ def kv_bytes_per_token(header: GGUFHeader, arch: str) -> int:
     return _F16_BYTES * (key_dim + value_dim) * n_heads
 
 
-def _quantisation(header: GGUFHeader) -> str:
+def _quantisation(header: GGUFFile) -> str:
     from gguf.constants import LlamaFileType
 
     number = header.number("general.file_type") & ~LlamaFileType.GUESSED
-    if "general.file_type" not in header.metadata or number not in {int(kind) for kind in LlamaFileType}:
+    if "general.file_type" not in header.values or number not in {int(kind) for kind in LlamaFileType}:
         return ""
     return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")

@@ -24,11 +24,12 @@ from paceline.models.stores import hub_cache
 from paceline.models.stores.reference import LocalFile, Reference, head_files, select_variant
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_bytes, truncated
-from paceline.system.identity import compute_sha256
+from paceline.system.home import compute_sha256
 from paceline.system.whole import atomic_write
 
 HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
+MAKE_ROOM = "make room there, or name another folder with HF_HUB_CACHE"
 HUB_TIMEOUT_SECONDS = 30.0
 MAX_SMALL_BYTES = 16 << 20  # of a file that git itself has
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
@@ -148,8 +149,7 @@ def _fetch(name: str, commit: str, remote: RemoteFile, blob: Path, watch: Progre
             free = shutil.disk_usage(part.parent).free
             if remote.size - have > free:
                 sizes = f"{format_bytes(remote.size)}, and {part.parent} {format_bytes(free)} free"
-                advice = "make room, or name another folder with HF_HUB_CACHE"
-                raise PacelineError(f"{remote.name} has {sizes}: {advice}")
+                raise PacelineError(f"{remote.name} has {sizes}: {MAKE_ROOM}")
             received = _fill(part, url, remote, watch)
             if have and _digest(part, remote) != remote.digest:
                 part.unlink()  # the resumed part was damaged, as by a system crash
@@ -248,8 +248,8 @@ def _translate_hub_errors(name: str) -> Iterator[None]:
                 later = "try again later" if status == 429 or status >= 500 else "see HF_ENDPOINT"
                 why = f"{host()} answers with the error {status}; {later}"
             case OSError():
-                why = f"cannot be written to {error.filename or 'the cache'} ({error.strerror or error}); "
-                why += "make room there, or name another folder with HF_HUB_CACHE"
+                place = error.filename or "the cache"
+                why = f"cannot be written to {place} ({error.strerror or error}); {MAKE_ROOM}"
             case _:
                 why = f"no connection to {host()} ({_reason(error)}); --offline uses what is on this machine"
         raise kind(f"{name}: {why}") from error

@@ -24,7 +24,6 @@ from paceline.models.stores.reference import LocalFile, Reference, is_name_of, m
 from paceline.models.stores.search import HUB, FolderSearch, ModelCandidate, hub_folder, walk
 from paceline.speculative.errors import ModelError, UsageError
 
-MAX_LINKS = 10  # links in a row
 REPOSITORY = "models--"  # prefix of a repository's folder
 
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's hash of a small file, the SHA-256 of a large one
@@ -99,13 +98,8 @@ def link(folder: Path, pointer: Path, blob: Path, *, new: bool) -> None:
 
 def stated_sha256(path: Path) -> str:
     """Return the SHA-256 in the file name of a blob of the hub's cache or Ollama; empty for other files."""
-    for _ in range(MAX_LINKS):
-        if found := _SHA256.fullmatch(path.name):
-            return found[1]
-        if not path.is_symlink():
-            break
-        path = path.parent / path.readlink()
-    return ""
+    found = _SHA256.fullmatch(path.name) or _SHA256.fullmatch(_real(path).name)
+    return found[1] if found else ""
 
 
 def find_cached(wanted: Reference) -> list[LocalFile]:

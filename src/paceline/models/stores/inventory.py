@@ -29,8 +29,7 @@ from paceline.models.stores.search import (
 )
 from paceline.speculative.errors import ModelError
 from paceline.speculative.printable import printable
-from paceline.system.home import expand_user
-from paceline.system.identity import cached, file_fingerprint
+from paceline.system.home import cached, expand_user, file_fingerprint
 
 FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
 # The facts of a model that `paceline pairs --json` prints, and their names there.

@@ -113,30 +113,28 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
     """Parse a model reference. Raises UsageError for text that is neither a path nor a model name."""
     if text.strip() and exists(text):
         return Reference(PATH, text)
-    head, _, rest = text.partition(":")
-    reference: Reference | None = None
-    if head.lower() == "ollama":
-        reference = _ollama(rest)
-    elif head.lower() == "zoo":
-        reference = Reference(ZOO, rest) if _are_names(rest) else None
-    elif (address := _ADDRESS.fullmatch(text)) is not None:
-        reference = _hub(address[1])
-    elif text.strip() and _looks_like_path(text):
-        reference = Reference(PATH, text)
-    elif text.count("/") == 1:
-        reference = _hub(text)
-    if reference is None:
+    if (reference := _parse_name(text)) is None:
         short, near = text if len(text) <= 100 else f"{text[:100]}...", similar_files(Path(text))
         raise UsageError(f"{short}: no such file{near}, and no name of a model: give {FORMS}")
     return reference
 
 
+def _parse_name(text: str) -> Reference | None:
+    head, _, rest = text.partition(":")
+    if head.lower() == "ollama":
+        return _ollama(rest)
+    if head.lower() == "zoo":
+        return Reference(ZOO, rest) if _are_names(rest) else None
+    if address := _ADDRESS.fullmatch(text):
+        return _hub(address[1])
+    if text.strip() and _looks_like_path(text):
+        return Reference(PATH, text)
+    return _hub(text) if text.count("/") == 1 else None
+
+
 def is_name_of(text: str, reference: Reference) -> bool:
     """Return whether `text` is parsed as this reference if no file has that name."""
-    try:
-        return parse(text, lambda _path: False) == reference
-    except UsageError:
-        return False
+    return _parse_name(text) == reference
 
 
 def _looks_like_path(text: str) -> bool:
@@ -183,11 +181,8 @@ def select_variant(names: Iterable[str], name: str, where: str) -> tuple[str, ..
     name: a quantisation or file name; empty for Q4_K_M, else Q8_0, else the only model.
     Raises UsageError with the choices if no model or several match, or if a part is missing."""
     models = selectable(names, name)
-    for label in (name,) if name else DEFAULT_QUANTISATIONS:
-        if (matching := matching_variants(models, label)) or name:
-            break
-    else:
-        matching = models
+    tried = (matching_variants(models, label) for label in ((name,) if name else DEFAULT_QUANTISATIONS))
+    matching = next(filter(None, tried), [] if name else models)
     if len(matching) == 1 and not matching[0].missing:
         return matching[0].files
     if not models:

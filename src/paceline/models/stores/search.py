@@ -59,24 +59,21 @@ class FolderSearch:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False) and not entry.name.lower().endswith(endings):
                         continue
-                    if self._is_usable(entry):
+                    try:
+                        mode = entry.stat().st_mode
+                    except OSError as error:
+                        if entry.name.lower().endswith(".gguf"):
+                            missing = isinstance(error, FileNotFoundError)
+                            why = "its file is missing" if missing else f"cannot be read ({error.strerror})"
+                            self.add_note(entry.path, why)
+                        continue
+                    if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
                         found.append(entry)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             self.add_note(path, f"cannot be looked into ({error.strerror})")
         return sorted(found, key=lambda entry: entry.name)
-
-    def _is_usable(self, entry: os.DirEntry[str]) -> bool:
-        try:
-            mode = entry.stat().st_mode
-        except OSError as error:
-            if entry.name.lower().endswith(".gguf"):
-                missing = isinstance(error, FileNotFoundError)
-                why = "its file is missing" if missing else f"cannot be read ({error.strerror})"
-                self.add_note(entry.path, why)
-            return False
-        return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
     def json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a small JSON file; None, and a note, for anything else."""

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import paceline
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.prepare.training.answer_folder import writing
 from paceline.speculative.errors import ModelError, UsageError
@@ -24,7 +23,7 @@ from paceline.speculative.validation import unknown
 from paceline.storage import corpora
 from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
 from paceline.system.home import make_private_folder
-from paceline.system.scratch import scratch_folder
+from paceline.system.leaving import scratch_folder
 from paceline.system.whole import private_file
 from paceline.text.interface import Tokenizer
 from paceline.text.records import Content
@@ -99,7 +98,7 @@ def build(
             documents=len(spool),
             model=tokenizer.path.name,
             n_vocab=tokenizer.vocab.size,
-            fingerprint=vocab_fingerprint(tokenizer.vocab),
+            fingerprint=tokenizer.vocab.fingerprint,
             sources=tuple(
                 SourceCounts(
                     str(path), *(counts[i][what] for what in ("files", "documents", "bytes", "tokens"))

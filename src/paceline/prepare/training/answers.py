@@ -19,7 +19,6 @@ from paceline.bench.prompts import encode_item, fill_messages
 from paceline.bench.provenance import provenance
 from paceline.bench.suites.workload import Item
 from paceline.engine import BatchRun
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import Skipped
 from paceline.prepare.training.answer_folder import Answer, AnswerFolder
 from paceline.prepare.training.plan import TrainingPlan
@@ -90,7 +89,7 @@ def generate_answers(
     answers are in the folder. Raises UsageError for other answers, PacelineError if the disk fails."""
     settings = {
         "model": llm.target.identity()["model"],
-        "tokenizer": vocab_fingerprint(llm.target.vocab),
+        "tokenizer": llm.target.vocab.fingerprint,
         "chat_template": sha256(llm.target.text.template().encode()).hexdigest() if prompts.chat else "",
         "max_tokens": max_tokens,
         "temperature": temperature,

@@ -30,7 +30,7 @@ from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, Target
 from paceline.speculative.tree import chain
-from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import check_shared
 
 RIDGE, STEPS = 1.0, 25
 MIN_TOKENS = 250  # of the answers to learn from, and of the held-out ones

@@ -16,9 +16,8 @@ from paceline.heads.config import HeadConfig, layer_entries
 from paceline.heads.decoder import LayerShape
 from paceline.heads.entries import Entries, prefix_errors
 from paceline.heads.sidecar import EAGLE3, LAYER_KEYS, LLAMA_LAYER_NAMES, gguf_name, layer_values, reordered
-from paceline.models.headers.gguf_file import (
-    GGUFFile,
-    TensorRows,
+from paceline.models.headers.gguf_file import GGUFFile, TensorRows
+from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     metadata_field,
     number_list_field,

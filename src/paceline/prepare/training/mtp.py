@@ -24,8 +24,8 @@ from paceline.heads.files import CARD
 from paceline.heads.networks import EagleHead, MtpHead
 from paceline.heads.sidecar import EAGLE3, LLAMA_LAYER_NAMES, gguf_name, reordered
 from paceline.loading import load_plan
-from paceline.models.headers.gguf_file import (
-    GGUFFile,
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     copy_part,
     metadata_field,

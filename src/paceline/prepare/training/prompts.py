@@ -22,7 +22,7 @@ from paceline.bench.suites.workload import Item, Message
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import invalid
-from paceline.system.identity import compute_sha256
+from paceline.system.home import compute_sha256
 from paceline.text.records import ASSISTANT, RAW, REASONING, record_parts
 
 HELD_OUT = 0.05  # share of the conversations

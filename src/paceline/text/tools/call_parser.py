@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.text.tools.argument_types import STRING, json_argument, property_types
+from paceline.text.json_schema import STRING, json_argument, property_types
 from paceline.text.tools.formats import KeyValueArguments, ToolFormat
 from paceline.text.tools.growing_text import GrowingText, Wait, Write, escaped
 

@@ -57,7 +57,6 @@ THOUGHTS = (
     ),
     Thought("<|channel>thought", "<channel|>"),
     Thought("[THINK]", "[/THINK]"),
-    Thought("<seed:think>", "</seed:think>"),
     Thought("<|START_THINKING|>", "<|END_THINKING|>"),
     Thought("<|inner_prefix|>", "<|inner_suffix|>"),
     Thought("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
@@ -116,13 +115,11 @@ _DEEPSEEK_HEAD = (
 _MISTRAL: Mapping[str, tuple[str, ...]] = {"[TOOL_CALLS]": ()}
 _MISTRAL_HEAD = _NAME + r"(?:\[CALL_ID\]\s*+(?P<id>\w+))?\s*+(?:\[ARGS\])?" + _BRACE
 _HARMONY = ("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions.")
-_INVOKE = r'\s*+(?:<invoke name=")?' + _NAME + '">'
 _CHANNELS = tuple(
     f"<|channel|>{name}<|message|>" for name in ("commentary", "final", "final <|constrain|>json")
 )
 _CALL = "call:" + _NAME + _BRACE
 _GEMMA = ("<|channel>", "<channel|>")
-_DSML = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
 
 
 def _tags(name: str, start: str, end: str = "", **more: Any) -> ToolFormat:
@@ -200,28 +197,8 @@ TABLE = (
         "minimax",  # M2
         ("<minimax:tool_call>",),
         dict.fromkeys(("<minimax:tool_call>", '<invoke name="'), ("</minimax:tool_call>",)),
-        head=_INVOKE,
+        head=r'\s*+(?:<invoke name=")?' + _NAME + '">',
         pairs=KeyValueArguments('<parameter name="', '">', ("</parameter>",), "</invoke>"),
-    ),
-    ToolFormat(
-        "deepseek-dsml",  # V3.2, V4
-        ("DSML", "invoke name="),
-        dict.fromkeys((*_DSML, '<｜DSML｜invoke name="'), tuple(mark.replace("<", "</") for mark in _DSML)),
-        head=_INVOKE.replace("<", "<｜DSML｜", 1),
-        pairs=KeyValueArguments(
-            '<｜DSML｜parameter name="',
-            r'"(?: string="\w+")?>',
-            ("</｜DSML｜parameter>",),
-            "</｜DSML｜invoke>",
-        ),
-        other_markers=("｜DSML｜",),
-    ),
-    _tags(
-        "seed",
-        "<seed:tool_call>",
-        "</seed:tool_call>",
-        head=r"\s*+<function=" + _NAME + ">",
-        pairs=KeyValueArguments("<parameter=", ">", ("</parameter>",), "</function>"),
     ),
     ToolFormat(
         "qwen-coder",

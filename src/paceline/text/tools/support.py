@@ -11,8 +11,8 @@ from typing import Any
 
 from paceline.speculative.errors import ModelError
 from paceline.text.interface import Text
+from paceline.text.json_schema import property_types
 from paceline.text.messages import Message, Tool
-from paceline.text.tools.argument_types import property_types
 from paceline.text.tools.formats import HERMES, Thought, ToolFormat, format_of, thought_of
 
 NAME, KEY, VALUE, RESULT = "probe_tool", "probe_key", "probe_value", "probe_result"

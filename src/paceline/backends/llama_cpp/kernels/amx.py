@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from paceline.system.home import to_stderr
-from paceline.system.identity import cpu_name
+from paceline.system.home import cpu_name, to_stderr
 from paceline.system.whole import atomic_write
 
 # Seconds of a product, by a type's number, rows of activations and a buffer's name.

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from paceline.backends.llama_cpp.kernels.commands import run_all
 from paceline.speculative.errors import KernelError
 from paceline.system.home import Warn, caches, make_private_folder, to_stderr
+from paceline.system.leaving import scratch_folder
 from paceline.system.locks import folder_lock
-from paceline.system.scratch import scratch_folder
 from paceline.system.whole import atomic_write
 
 SOURCE_FOLDER = Path(__file__).parent

@@ -11,13 +11,14 @@ import pytest
 
 from gguf_files import finish, write_llama
 from paceline.models import zoo
-from paceline.models.headers import gguf_header
-from paceline.models.headers.gguf_header import SkippedArray, read_header
+from paceline.models.headers import gguf_file
+from paceline.models.headers.gguf_file import GGUFFile, SkippedArray
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, array, key, tensor, text
 from raw_gguf import gguf as raw
 
 HUGE = 1 << 60
+EVERY = lambda _key, _count: True  # noqa: E731
 
 
 def plain(value: Any) -> Any:
@@ -28,10 +29,11 @@ def plain(value: Any) -> Any:
 
 
 def assert_as_the_library_reads(path: Path) -> None:
-    ours, theirs = read_header(path), gguf.GGUFReader(path)
+    ours, theirs = GGUFFile(path, EVERY), gguf.GGUFReader(path)
     fields = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
-    assert {name: plain(value) for name, value in ours.metadata.items()} == fields
-    assert [(t.name, list(t.shape), t.type, ours.data + t.offset, t.elements) for t in ours.tensors] == [
+    tensors = ours.tensors.values()
+    assert {name: plain(value) for name, value in ours.values.items()} == fields
+    assert [(t.name, list(t.shape), t.type, ours.data + t.offset, t.elements) for t in tensors] == [
         (t.name, t.shape.tolist(), int(t.tensor_type), t.data_offset, t.n_elements) for t in theirs.tensors
     ]
     assert ours.data == theirs.data_offset
@@ -66,8 +68,8 @@ def test_strings_across_the_blocks_that_are_read_are_whole(
     path = tmp_path / "model.gguf"
     path.write_bytes(raw([key("words", ARRAY, array(STRING, 500, b"".join(map(text, words)))), ARCH]))
     for block in (1, 7, 64, 1 << 20):
-        monkeypatch.setattr(gguf_header, "BLOCK_BYTES", block)
-        found = read_header(path).metadata
+        monkeypatch.setattr(gguf_file, "BLOCK_BYTES", block)
+        found = GGUFFile(path, EVERY).values
         assert found["words"] == words
         assert found["general.architecture"] == "llama"
 
@@ -78,8 +80,8 @@ def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch:
     path.write_bytes(
         raw([key("n", ARRAY, numbers), key("t", ARRAY, array(STRING, 2, text("a") + text("b"))), ARCH])
     )
-    monkeypatch.setattr(gguf_header, "BLOCK_BYTES", 64)
-    found = read_header(path, lambda name, count: False).metadata
+    monkeypatch.setattr(gguf_file, "BLOCK_BYTES", 64)
+    found = GGUFFile(path).values
     assert found == {"n": SkippedArray(5000), "t": SkippedArray(2), "general.architecture": "llama"}
 
 
@@ -92,14 +94,14 @@ def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch:
         (raw(version=1), "version 1, or big-endian"),
         (raw(version=0x03000000), "big-endian"),
         (raw(n_keys=HUGE), "no model has so many"),
-        (raw(n_keys=60_000), "a key needs"),
-        (raw([text("", HUGE) + bytes(9)]), "a key needs"),
+        (raw(n_keys=60_000), "a key ends"),
+        (raw([text("", HUGE) + bytes(9)]), "a key ends"),
         (raw([key("k", 13, bytes(8))]), "of type 13"),
-        (raw([key("k\n\x1b", STRING, text("abc", HUGE))]), r"'k\n\x1b' needs"),
+        (raw([key("k\n\x1b", STRING, text("abc", HUGE))]), r"'k\n\x1b' ends"),
         (raw([key("k", ARRAY, array(ARRAY, 1, array(U32, 1, bytes(4))))]), "of type 9"),
-        (raw([key("k", ARRAY, array(U32, HUGE, b""))]), "'k' needs"),
-        (raw([key("k", ARRAY, array(STRING, HUGE, b""))]), "'k' needs"),
-        (raw([key("k", ARRAY, array(STRING, 1, text("", HUGE)))]), "'k' needs"),
+        (raw([key("k", ARRAY, array(U32, HUGE, b""))]), "'k' ends"),
+        (raw([key("k", ARRAY, array(STRING, HUGE, b""))]), "no model has so many"),
+        (raw([key("k", ARRAY, array(STRING, 1, text("", HUGE)))]), "'k' ends"),
         (raw([key("general.alignment", U32, struct.pack("<I", 0))]), "alignment is 0"),
         (raw([key("general.alignment", F32, struct.pack("<f", float("nan")))]), "alignment is nan"),
         (raw([key("general.alignment", STRING, text("32" * 999))]), "alignment is '3232"),
@@ -118,7 +120,7 @@ def test_false_content_is_refused_with_the_reason(tmp_path: Path, content: bytes
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ModelError) as refused:
-        read_header(path)
+        GGUFFile(path, EVERY)
     message = str(refused.value)
     assert message.startswith(f"{path}: ")
     assert reason in message
@@ -129,7 +131,7 @@ def test_false_content_is_refused_with_the_reason(tmp_path: Path, content: bytes
 @pytest.mark.parametrize("path", [Path("nowhere.gguf"), Path("nul\0.gguf"), Path()])
 def test_what_is_no_file_is_refused(path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot be read|neither a file"):
-        read_header(path)
+        GGUFFile(path, EVERY)
 
 
 EVERYTHING = raw(
@@ -150,9 +152,9 @@ def test_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "model.gguf", width=8, layers=1, heads=2, kv_heads=1)
     small = path.read_bytes()
     path.write_bytes(EVERYTHING)
-    assert read_header(path).size == len(EVERYTHING)
+    assert GGUFFile(path).size == len(EVERYTHING)
     cuts = [EVERYTHING[:size] for size in range(len(EVERYTHING))]
     for cut in cuts + [small[:size] for size in range(0, len(small) - 64, 997)]:
         path.write_bytes(cut)
         with pytest.raises(ModelError):
-            read_header(path)
+            GGUFFile(path, EVERY)

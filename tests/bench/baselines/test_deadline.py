@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.system.deadline import OverdueError, deadline
+from paceline.bench.baselines.endpoint import OverdueError, deadline
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from paceline.models.fingerprint import vocab_fingerprint
 from paceline.speculative.vocabulary import Vocab
 
 
@@ -14,7 +13,7 @@ def vocab(*texts: bytes) -> Vocab:
 def test_it_depends_on_the_size_and_every_tokens_text_and_on_nothing_else() -> None:
     one = vocab(b"a", b"bc", b"")
     same = replace(vocab(b"a", b"bc", b""), bos=0, eos=frozenset({2}), piece=lambda token: b"?")
-    assert vocab_fingerprint(one) == vocab_fingerprint(same)
-    assert len(vocab_fingerprint(one)) == 64
+    assert one.fingerprint == same.fingerprint
+    assert len(one.fingerprint) == 64
     others = [vocab(b"a", b"bc"), vocab(b"ab", b"c", b""), vocab(b"a", b"b", b"c"), vocab(b"bc", b"a", b"")]
-    assert len({vocab_fingerprint(it) for it in [one, *others]}) == 5
+    assert len({it.fingerprint for it in [one, *others]}) == 5
