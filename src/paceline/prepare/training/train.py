@@ -23,8 +23,7 @@ from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.feature_cache import build_cache
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, fill_cache
 from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.mtp import MtpRecipe
@@ -84,10 +83,11 @@ def train_head(
     online = OnlineFeatures(target, answers, sorted({*layers, *shared}))
     source: FeatureSource = online
     if plan.use_cache:
-        source = build_cache(
+        source = fill_cache(
             online,
             plan.cache_folder / FEATURES,
             target.identity()["model"],
+            target.hidden_size,
             note=note,
             report=lambda done, total: report(FEATURES, (done, total)),
         )
