@@ -17,7 +17,6 @@ from paceline.cli import (
     corpus,
     doctor,
     launch,
-    lossy,
     options,
     pairs,
     pull,
@@ -27,7 +26,7 @@ from paceline.cli import (
     shell_completion,
     train,
     transplant,
-    views,
+    variants,
     zoo,
 )
 from paceline.cli.help import GroupedCommand
@@ -51,8 +50,8 @@ COMMANDS: dict[Callable[..., Any], str] = {
     pairs.pairs: "Find models, and drafts for one.",
     transplant.transplant: "Give a draft another vocabulary.",
     train.train: "Train a draft head for a model.",
-    lossy.experts: "A mixture of experts with fewer experts a token.",
-    lossy.prefill: "Long prompts computed in part: time to the first token and quality.",
+    variants.experts: "A mixture of experts with fewer experts a token.",
+    variants.prefill: "Long prompts computed in part: time to the first token and quality.",
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
     launch.launch: "An agent or a chat page, set up for a server.",
@@ -60,7 +59,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
-for _name, _group in {"corpus": corpus, "views": views, "zoo": zoo}.items():
+for _name, _group in {"corpus": corpus, "views": variants, "zoo": zoo}.items():
     app.add_typer(_group.app, name=_name)
 
 
