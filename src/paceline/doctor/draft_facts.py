@@ -16,17 +16,15 @@ from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import MAPPABLE
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.names import MTP_VIEW, is_view
-from paceline.profiling.pass_costs import known_costs
+from paceline.profiling.pass_costs import stored_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.policy.speedup_formulas import acceptance
-from paceline.speculative.sampling import Sampling
 from paceline.system.identity import cpu_name, file_fingerprint
 
 MAX_RUNS = 200  # of `paceline bench`, the newest
 N_ITEMS, N_TOKENS = 3, 96  # of a short run
-MAX_PROMPT_CHARACTERS = 1200
 CATEGORIES = {"math": ("maths",), "summary": ("grounded",)}  # further categories of suites by task
 
 Note = Callable[[str], object]
@@ -47,11 +45,8 @@ def known(
     machine = {"processor": cpu_name(), "threads": settings["threads"]}
 
     def costs(draft: ModelFacts | None) -> DecodingCosts | None:
-        large = known_costs(BackendSpec(target.path, settings), "target")
-        small = None if draft is None else known_costs(BackendSpec(draft.path, settings), "draft")
-        if large is None or (draft is not None and small is None):
-            return None
-        return DecodingCosts(large.cost, None if small is None else small.cost, large.step)
+        small = None if draft is None else BackendSpec(draft.path, settings)
+        return stored_costs(BackendSpec(target.path, settings), small)
 
     def measured(draft: ModelFacts | None) -> Measured | None:
         path = None if draft is None else draft.path
@@ -111,23 +106,16 @@ def measure(
 
 
 def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
-    from paceline.bench.prompts import RequestBuilder
-    from paceline.bench.suites import workload
     from paceline.loading import load_options
+    from paceline.prepare.variants import MAX_PROMPT_CHARACTERS, short_items, tokenise_prompts
 
-    n_ctx = options.engine.n_ctx
     # A text has no fewer characters than tokens.
-    longest = min(MAX_PROMPT_CHARACTERS, n_ctx - N_TOKENS)
-    suite = workload.load(draft_advice.TASKS[request.task])
-    items = [item for item in suite if not item.session and workload.length(item) <= longest]
-    if not items:
-        raise UsageError(f"a context of {n_ctx} tokens (-c) is too short for the task's texts")
+    longest = min(MAX_PROMPT_CHARACTERS, options.engine.n_ctx - N_TOKENS)
+    items = short_items(draft_advice.TASKS[request.task], N_ITEMS, longest)
     seconds = dict.fromkeys((True, False), 0.0)
     accepted = rejected = 0
     with load_options(options) as llm:
-        prompts = RequestBuilder(llm, n=N_TOKENS, sampling=Sampling(), seed=0)
-        for item in workload.sample_items(items, N_ITEMS):
-            tokens = prompts.ask(item, {}).tokens
+        for tokens in tokenise_prompts(llm, items, N_TOKENS):
             for plain in (True, False):
                 answer = llm.generate(
                     tokens, max_tokens=N_TOKENS, ignore_eos=True, plain=plain, remember=False

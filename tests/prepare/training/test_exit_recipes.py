@@ -15,7 +15,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.parts import DrafterInputs
 from paceline.drafts import kind_of, open_head
 from paceline.heads.exit_target import ExitTarget
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.features import OnlineFeatures
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError

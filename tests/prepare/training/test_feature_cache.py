@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.features import (
     HEADER,
     FeatureCache,

@@ -36,8 +36,7 @@ pytest.importorskip("torch")
 import torch
 
 from paceline.prepare.training import loop
-from paceline.prepare.training.answer_folder import AnswerFolder, read_header
-from paceline.prepare.training.answers import CHECKPOINT, SPLIT
+from paceline.prepare.training.answers import CHECKPOINT, SPLIT, AnswerFolder, read_header
 from paceline.prepare.training.confidence import train_confidence
 from paceline.prepare.training.features import OnlineFeatures
 from paceline.prepare.training.recipe import DraftVocabulary, TrainingBatch

@@ -22,7 +22,7 @@ from paceline.heads import session
 from paceline.heads.config import TargetFacts
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile, metadata_field
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
 from paceline.prepare.training.mtp import MtpRecipe, add_mtp
 from paceline.prepare.training.plan import TrainingOptions

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 import paceline
 from paceline.models.fingerprint import vocab_fingerprint
 from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
-from paceline.prepare.training.answer_folder import writing
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.validation import unknown
 from paceline.storage import corpora
 from paceline.storage.corpora import DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest, SourceCounts
 from paceline.system.home import make_private_folder
 from paceline.system.scratch import scratch_folder
-from paceline.system.whole import private_file
+from paceline.system.whole import private_file, writing
 from paceline.text.interface import Tokenizer
 from paceline.text.records import Content
 

@@ -15,8 +15,7 @@ from paceline.api import LLM
 from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
 from paceline.heads.target import HeadTarget
-from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.answers import FEATURES, Note, Report, gather_answers
+from paceline.prepare.training.answers import FEATURES, Answer, Note, Report, gather_answers
 from paceline.prepare.training.evaluate import draft_along, walk
 from paceline.prepare.training.features import (
     FeatureSource,
@@ -114,8 +113,7 @@ class TokensOnly(FeatureSource):
 
     def __getitem__(self, number: int) -> TrainingSequence:
         answer, none = self.answers[number], np.zeros((0, 0), np.float16)
-        tokens = np.concatenate([answer.prompt, answer.tokens])
-        return TrainingSequence(tokens, none, none.astype(np.int32), none, len(answer.prompt))
+        return TrainingSequence(answer.all_tokens, none, none.astype(np.int32), none, len(answer.prompt))
 
 
 def fit_to_draft(

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import to_numpy
-from paceline.prepare.training.answer_folder import Answer, Ids, writing
+from paceline.prepare.training.answers import Answer, Ids
 from paceline.speculative.errors import LogitsError, PacelineError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import DraftTree, chain
 from paceline.system.strict_json import parse_json
-from paceline.system.whole import write_json
+from paceline.system.whole import write_json, writing
 
 FORMAT, HEADER = 2, "features.json"  # of a cache; the format is raised when a file changes its meaning
 ARRAYS = ("tokens", "hidden", "ids", "logprobs")  # of a TrainingSequence
@@ -98,8 +98,7 @@ class OnlineFeatures(FeatureSource):
 
     def __getitem__(self, number: int) -> TrainingSequence:
         answer = self.answers[number]
-        tokens = np.concatenate([answer.prompt, answer.tokens])
-        return self.compute(tokens, len(answer.prompt))
+        return self.compute(answer.all_tokens, len(answer.prompt))
 
     def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
         """Run teacher forcing over the tokens. Raises LogitsError if the target's logits are invalid."""
@@ -196,8 +195,7 @@ class FeatureCache(FeatureSource):
         data = np.memmap(self.path(number), np.uint8, "r")
         record = data.view(self.layout(number))[0]
         if number not in self._checked:
-            answer = self.answers[number]
-            same = np.array_equal(record["tokens"], np.concatenate([answer.prompt, answer.tokens]))
+            same = np.array_equal(record["tokens"], self.answers[number].all_tokens)
             if not same or record["crc32"] != zlib.crc32(data[:-4].data):
                 return None
             self._checked.add(number)

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.prepare.training.answer_folder import writing
 from paceline.prepare.training.answers import CHECKPOINT
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import Sequences, TrainingSequence
 from paceline.prepare.training.recipe import Recipe, batches_of, make_batch
 from paceline.speculative.errors import UsageError
-from paceline.system.whole import atomic_write
+from paceline.system.whole import atomic_write, writing
 
 CHECKPOINT_SECONDS = 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate

@@ -19,8 +19,7 @@ from paceline.hardware.probe import free_memory
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
-from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
+from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, Report, gather_answers
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, fill_cache
