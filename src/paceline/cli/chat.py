@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from threading import Event
 from typing import Annotated, Any
 
 from paceline.cli import groups, options
 from paceline.cli.conversation import Conversation, MessagesFile, SystemPrompt, first_messages
 from paceline.cli.groups import with_option_groups
-from paceline.cli.interrupts import Interrupts, PendingInterrupt, on_interrupt
+from paceline.cli.interrupts import Interrupts, on_interrupt
 from paceline.cli.options import GENERATION, option
 from paceline.cli.references import base_model, resolve_models
 
@@ -60,7 +61,7 @@ def chat(
         seed, seed_is_random = options.seed_for(seed, sampling)
         conversation = Conversation(llm, initial_messages)
         request = {"max_tokens": n_predict, "seed": seed}
-        early = PendingInterrupt()
+        early = Event()
         loop = ChatLoop(llm, conversation, request, sampling, early, interactive=terminal)
         if seed_is_random:
             names = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}
@@ -69,6 +70,6 @@ def chat(
         if not terminal:
             return loop.run(read_piped_messages())
         note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context; /help lists the commands")
-        with on_interrupt(early.note):
-            loop.run(read_typed_messages(home() / "chat_history", note, early.forget))
+        with on_interrupt(lambda *_: early.set()):
+            loop.run(read_typed_messages(home() / "chat_history", note, early.clear))
     return 0

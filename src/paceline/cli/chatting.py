@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from threading import Event
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.console import Console
 from paceline.api import LLM
 from paceline.cli.completion import PrefillProgress, SlowPassMonitor, as_record, until_interrupted
 from paceline.cli.conversation import Conversation, write_messages
-from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
+from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import with_typed_names
 from paceline.cli.texts import strip_block_quotes
 from paceline.report.sources import SourceMarks
@@ -47,7 +48,7 @@ CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
 class ChatLoop:
     """A chat with a model. Answers go to stdout, everything else to stderr.
     request: arguments of LLM.stream, without the prompt and the sampling; each turn increments the seed.
-    early: notes Ctrl-C before an answer has begun. interactive: Ctrl-C stops an answer, not the chat."""
+    early: set by Ctrl-C before an answer has begun. interactive: Ctrl-C stops an answer, not the chat."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class ChatLoop:
         conversation: Conversation,
         request: dict[str, Any],
         sampling: Sampling,
-        early: PendingInterrupt,
+        early: Event,
         *,
         interactive: bool,
     ) -> None:
@@ -106,8 +107,8 @@ class ChatLoop:
         with ExitStack() as unanswered, Interrupts() as interrupts:
             unanswered.callback(conversation.messages.pop)
             interrupts.defer_first()
-            if self._early.pressed:
-                self._early.forget()
+            if self._early.is_set():
+                self._early.clear()
                 interrupts.pressed = True
             prompt, dropped = conversation.prompt()
             if dropped:

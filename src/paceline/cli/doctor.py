@@ -36,6 +36,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     models = resolve_models(models)
 
     from paceline.cli import doctor_machine
+    from paceline.report.doctor import write
     from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
     from paceline.speculative.policy.costs import context_bucket
     from paceline.storage.costs import MeasurementEffort
@@ -56,7 +57,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
         else:
             doctor_machine.show(hardware)
         raise
-    print_record(record, as_json, doctor_machine.write)
+    print_record(record, as_json, write)
     if record["stored"]:
         roles = " and ".join(record["stored"])
         print_note(f"{roles}: as measured before and updated by use; --refresh measures anew")

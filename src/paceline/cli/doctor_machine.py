@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import IO, Any
+from typing import Any
 
 from paceline.api import LLM
 from paceline.backends import registry
@@ -20,9 +20,7 @@ from paceline.loading import load_options
 from paceline.models import zoo
 from paceline.models.headers.header import facts_or_note
 from paceline.models.resolve import file_of
-from paceline.report import costs as costs_report
-from paceline.report import hardware as hardware_report
-from paceline.report.advice import write_kinds
+from paceline.report.doctor import write_hardware
 from paceline.settings import PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.costs import DecodingCosts
@@ -49,7 +47,7 @@ def probe_hardware(target: PathLike | None, kernels: str) -> Hardware:
 
 
 def show(hardware: Hardware) -> None:
-    hardware_report.write(hardware.as_dict(), sys.stdout)
+    write_hardware(hardware.as_dict(), sys.stdout)
     sys.stdout.write("\n")
     sys.stdout.flush()  # the rest takes a while
 
@@ -89,12 +87,3 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "evidence": asdict(evidence),
         "read_errors": read_errors,
     }
-
-
-def write(record: Mapping[str, Any], file: IO[str]) -> None:
-    """Write the costs and the diagnosis."""
-    costs_report.write(record, file)
-    file.write("\n")
-    write_kinds(record["diagnosis"]["kinds"], file)
-    file.write("\n")
-    hardware_report.diagnosis(record["diagnosis"], file)

@@ -191,13 +191,13 @@ def _advise(
 
 
 def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
-    from paceline.report import advice as report
+    from paceline.report import pairs as report
     from paceline.report.models import first_notes
 
     if as_json:
         print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
-    report.write(with_typed_names(record), sys.stdout)
+    report.write_advice(with_typed_names(record), sys.stdout)
     for line in first_notes(notes):
         print_note(line)
 
@@ -218,12 +218,12 @@ def check(
     from paceline.models.compatibility.check import compare
     from paceline.models.headers.header import read_model_facts
     from paceline.models.names import is_view
-    from paceline.report.compatibility import write
+    from paceline.report.pairs import write_compatibility
 
     paths = resolved(target), resolved(draft)
     if (kind := kind_of(paths[1])) == DRAFT:
         compatibility = compare(*map(read_model_facts, paths))
-        print_record(compatibility.as_dict(), as_json, write)
+        print_record(compatibility.as_dict(), as_json, write_compatibility)
         return 0 if compatibility.usable else 3
     known, text = header_traits(paths[0]), "a part of the target"
     # What the target's own file has is of no matter for a head in another.

@@ -58,11 +58,11 @@ def pull(
 
 
 def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
-    from paceline.cli.interrupts import raise_on_interrupt
+    from paceline.cli.interrupts import on_interrupt
     from paceline.models.stores.download import host
     from paceline.models.stores.download import pull as download
 
-    with raise_on_interrupt(), download_bars() as watch:
+    with on_interrupt(), download_bars() as watch:
         try:
             files = download(reference, watch, offline=offline)
         except KeyboardInterrupt:

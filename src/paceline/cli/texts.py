@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.cli.interrupts import raise_on_interrupt
+from paceline.cli.interrupts import on_interrupt
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.system.home import make_private_folder
@@ -114,7 +114,7 @@ def read_typed_messages(file: Path, warn: Callable[[str], None], sent: Callable[
         save = _history(file, warn)
         while True:
             try:
-                with raise_on_interrupt():
+                with on_interrupt():
                     lines.append(input("... " if lines else ">>> "))
                     sent()
             except KeyboardInterrupt:

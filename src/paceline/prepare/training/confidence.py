@@ -51,7 +51,7 @@ def collect(
     """Draft along the answers as greedy decoding does, and note every drafted token."""
     rows, labels = list[Floats](), list[float]()
 
-    def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+    def right_of(one: TrainingSequence) -> Callable[[int], int]:
         tick()
         session, score = draft.open(), 1.0
 
@@ -69,7 +69,8 @@ def collect(
 
         return draft_along(one, session, n_draft, is_right)
 
-    walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
+    drafts = ((one, right_of(one)) for one in sequences)
+    walk(drafts, n_draft, reads_target=isinstance(draft, HeadTarget))
     if not rows:
         raise UsageError("no token was drafted along the answers: let them be longer (-n)")
     return Examples(np.stack(rows), np.array(labels))

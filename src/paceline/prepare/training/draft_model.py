@@ -7,20 +7,21 @@ arXiv:2504.18583)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.heads.arrays import rms_norm
 from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
 from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
-from paceline.prepare.training.evaluate import Acceptance, walk
+from paceline.prepare.training.evaluate import Acceptance, run_lengths, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
 from paceline.prepare.training.recipe import Recipe, TrainingBatch, document_mask, layer_weights
@@ -108,21 +109,15 @@ class DraftRecipe(Recipe):
 
     def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
-        depth = min(n_draft, self.config.depth or n_draft)
+        with torch.inference_mode():
+            drafts = [(one, self.right_tokens(network, one).item) for one in sequences]
+        return walk(drafts, min(n_draft, self.config.depth or n_draft))
 
-        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
-            with torch.inference_mode():
-                return self._accepted(network, depth, one)
-
-        return walk(sequences, accepted_of, depth)
-
-    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
-        """See `accepted_of` of walk."""
+    def right_tokens(self, network: DraftLlama, one: TrainingSequence) -> NDArray[np.int64]:
+        """Return how many drafted tokens are right from each of the answer's on."""
         tokens = torch.from_numpy(one.tokens.astype(np.int64))
         guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
-        # A chain is right as long as each guess behind the true text is.
-        right = (guesses[:-1] == tokens[1:]).numpy()
-        return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + depth], False)))
+        return run_lengths((guesses[:-1] == tokens[1:]).numpy()[one.first_answer - 1 :])
 
     def path(self, folder: Path, target: Any) -> Path:
         return folder / FILE if model_path(target.path).is_file() else folder
@@ -182,20 +177,15 @@ class ParallelDraftRecipe(DraftRecipe):
         targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
         return self.sampled_loss([outputs[answered], *blocks], network.embedding, targets)
 
-    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
-        tokens = torch.from_numpy(one.tokens.astype(np.int64))
-        first, n = one.first_answer - 1, len(tokens)
-        guesses = self._guesses(network, tokens, torch.arange(first, n)).numpy()[:, :depth]
-        text = np.append(one.tokens, [-1] * depth)
-        right = guesses == np.stack([text[p + 1 : p + 1 + depth] for p in range(first, n)])
-        return lambda length: int(np.append(right[length - 1 - first], False).argmin())
-
-    def _guesses(self, network: DraftLlama, tokens: Any, anchors: Any) -> Any:
-        """Return the drafted tokens [anchors, depth] behind each place."""
-        masks, n = self.options.depth - 1, len(tokens)
-        whole = with_masks(tokens, torch.zeros_like(tokens), anchors, masks, self.mask_token)
+    def right_tokens(self, network: DraftLlama, one: TrainingSequence) -> NDArray[np.int64]:
+        masks, n = self.options.depth - 1, len(one.tokens)
+        tokens, places = torch.from_numpy(one.tokens.astype(np.int64)), torch.arange(one.first_answer - 1, n)
+        whole = with_masks(tokens, torch.zeros_like(tokens), places, masks, self.mask_token)
         best = network.logits(whole[0], whole[2], whole[1]).argmax(-1)
-        return torch.cat([best[anchors][:, None], best[n:].view(len(anchors), masks)], 1)
+        guesses = torch.cat([best[places][:, None], best[n:].view(len(places), masks)], 1).numpy()
+        text = np.append(one.tokens[one.first_answer :], [-1] * (masks + 1))
+        right = guesses == np.lib.stride_tricks.sliding_window_view(text, masks + 1)
+        return np.asarray(np.cumprod(right, 1).sum(1))
 
     def path(self, folder: Path, target: Any) -> Path:
         return folder

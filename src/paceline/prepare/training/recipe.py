@@ -197,7 +197,7 @@ class Recipe(ABC):
         head = self.network(weights)
         depth = min(n_draft, head.config.depth or n_draft)
 
-        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+        def right_of(one: TrainingSequence) -> Callable[[int], int]:
             n_ctx, like = len(one.tokens) + depth + 1, np.zeros(0, np.float32)
             session = SESSIONS[type(head)](head, like, n_ctx, lambda tokens: embedding[list(tokens)])
 
@@ -207,7 +207,7 @@ class Recipe(ABC):
 
             return draft_along(one, session, depth, is_right)
 
-        return walk(sequences, accepted_of, depth, reads_target=True)
+        return walk(((one, right_of(one)) for one in sequences), depth, reads_target=True)
 
     def path(self, folder: Path, target: Any) -> Path:
         """Return what `-md` names."""

@@ -17,9 +17,10 @@ from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHea
 from paceline.prepare.training.evaluate import (
     Acceptance,
     Agreement,
-    Drafts,
-    acceptance_of_drafts,
+    Draft,
     fit_temperature,
+    run_lengths,
+    walk,
 )
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.recipe import (
@@ -227,23 +228,23 @@ class ExitRecipe(Recipe):
     def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         """Evaluate all exits, and record what was measured of each. Return the acceptance over all."""
         network, some = self.network(weights), list(sequences)
-        drafts, facts = list[Drafts](), list[ExitFacts]()
+        drafts, facts = list[Draft](), list[ExitFacts]()
         for place, layer in enumerate(self.layer_ids):
             rows = [self._logits(network, one, place) for one in some]
             agrees: list[Agreement] = [
                 self.vocabulary.ids[logits.argmax(1)] == one.tokens[one.first_answer :]
                 for logits, one in zip(rows, some, strict=True)
             ]
-            found, cost = list(zip(some, agrees, strict=True)), self._cost(layer)
+            found: list[Draft] = [(one, run_lengths(a).item) for one, a in zip(some, agrees, strict=True)]
             drafts += found
-            numbers = range(1, n_draft + 1)
-            lengths = [acceptance_of_drafts(found, n, self.reads_target).length for n in numbers]
+            numbers, cost = range(1, n_draft + 1), self._cost(layer)
+            lengths = [walk(found, n, reads_target=self.reads_target).length for n in numbers]
             speedup = max(length / (1.0 + n * cost) for n, length in zip(numbers, lengths, strict=True))
             temperature = fit_temperature(np.concatenate(rows), np.concatenate(agrees))
             facts.append(ExitFacts(temperature, round(lengths[-1], 4), round(speedup, 4)))
         self._exits = tuple(facts)
         self._default = max(range(len(facts)), key=lambda place: facts[place].speedup)
-        return acceptance_of_drafts(drafts, n_draft, self.reads_target)
+        return walk(drafts, n_draft, reads_target=self.reads_target)
 
     @abstractmethod
     def _logits(self, network: Any, one: TrainingSequence, place: int) -> NDArray[np.float32]:

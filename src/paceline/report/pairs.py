@@ -1,13 +1,14 @@
-"""The drafts for a target, as a table, from the record that `paceline pairs TARGET --json` prints."""
+"""The drafts for a target, from the record of `pairs TARGET --json`, and whether one fits (`check`)."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from paceline.report.models import abbreviate_home
-from paceline.report.table import NOT_MEASURED, Block, number, size
+from paceline.report.table import NOT_MEASURED, Block, number, size, write_table
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
 
@@ -16,9 +17,16 @@ Record = Mapping[str, Any]
 MAPPABLE = "mappable"
 INDENT = 9  # of a line's continuation
 MIN_SPEEDUP = 1.05  # from which a second model is worth its memory
+WORDS = {
+    "same": "it fits: the vocabulary is the target's, to the last token",
+    "compatible": "it fits: token ids mean the same to both models",
+    "mappable": "it fits with a translation (--cross-vocab): another vocabulary",
+    "incompatible": "it does not fit",
+}
+PREFIX = {"fatal": "fatal: ", "mapping": "differs: ", "warning": "warning: ", "note": ""}
 
 
-def write(record: Record, file: IO[str]) -> None:
+def write_advice(record: Record, file: IO[str]) -> None:
     target, two_rows = record["target"], record["two_rows"]
     what = [printable(target["name"]), printable(target["quantisation"]), size(target["size"])]
     file.write(f"target   {', '.join(filter(None, what))}\n")
@@ -137,3 +145,30 @@ def _cells(row: Record) -> tuple[str, ...]:
 def _draft(row: Record) -> str:
     more = " --cross-vocab auto" if row["verdict"] == MAPPABLE else ""
     return f" -md {shell_quoted(row['reference'])}{more}"
+
+
+def write_compatibility(record: Record, file: IO[str]) -> None:
+    """Write the report. record: the output of `paceline check --json`."""
+    why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
+    verdict = WORDS[record["verdict"]] + (f": {why}" if why else "")
+    file.write(wrapped(f"{record['verdict']}: {printable(verdict)}", file) + "\n\n")
+    names = {role: Path(record[role]).name for role in ("target", "draft")}
+    files = {"field": "file", "weight": "note", "text": "", **names}
+    write_table(
+        ("", "target", "draft", "what it means"),
+        [_reason(reason) for reason in [files, *record["reasons"]]],
+        file,
+    )
+    if record["advice"]:
+        file.write("\n")
+    for line in record["advice"]:
+        text, colon, command = f"- {printable(line)}".partition(": paceline ")
+        file.write(wrapped(text + colon[:1], file, 2) + "\n")
+        if command:  # on a line of its own, to be copied
+            file.write(f"    paceline {command}\n")
+
+
+def _reason(reason: Record) -> tuple[str, ...]:
+    values = [reason[role] for role in ("target", "draft")]
+    cells = ["-" if x is None else printable(x) if isinstance(x, str) else f"{x:,}" for x in values]
+    return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
