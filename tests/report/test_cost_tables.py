@@ -18,7 +18,7 @@ def a_record(draft: PassCosts | None = None, **more: Any) -> dict[str, Any]:
     target = PassCosts({256: {n: s / 50 for n, s in JAGGED.items()}, 1024: {1: 0.03, 2: 0.04}})
     made = {"paceline": "1.0", "engine": "an engine", "target": MODEL, "machine": {}, "threads": 2}
     rest = {"format": 1, "stored": [], "noise": {"target": 1.1}, "doubts": {}, "provenance": made}
-    found = {"kinds": [], "run": None, "causes": [], "read_errors": []}
+    found: dict[str, Any] = {"kinds": [], "run": None, "causes": [], "read_errors": []}
     return DecodingCosts(target, draft).as_dict() | rest | {"diagnosis": found} | more
 
 

@@ -17,9 +17,9 @@ from paceline.cli import (
     corpus,
     doctor,
     launch,
+    models,
     options,
     pairs,
-    pull,
     replay,
     run,
     serve,
@@ -27,7 +27,6 @@ from paceline.cli import (
     train,
     transplant,
     variants,
-    zoo,
 )
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, install_exit_handlers
@@ -55,11 +54,11 @@ COMMANDS: dict[Callable[..., Any], str] = {
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
     launch.launch: "An agent or a chat page, set up for a server.",
-    pull.pull: "Download a model.",
+    models.pull: "Download a model.",
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
-for _name, _group in {"corpus": corpus, "views": variants, "zoo": zoo}.items():
+for _name, _group in {"corpus": corpus, "views": variants, "zoo": models}.items():
     app.add_typer(_group.app, name=_name)
 
 

@@ -99,16 +99,16 @@ def _target(text: str) -> ModelFacts:
 
 
 def _list(inventory: Inventory, as_json: bool) -> None:
-    from paceline.report import models
+    from paceline.report import pairs as report
 
     if as_json:
         print_json(inventory.as_dict())
         return
     if inventory.models:
-        models.write([model.as_dict() for model in inventory.models], sys.stdout)
+        report.write_models([model.as_dict() for model in inventory.models], sys.stdout)
     else:
-        print("\n".join(models.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
-    for line in models.first_notes(inventory.notes):
+        print("\n".join(report.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
+    for line in report.first_notes(inventory.notes):
         print_note(line)
 
 
@@ -192,13 +192,12 @@ def _advise(
 
 def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
     from paceline.report import pairs as report
-    from paceline.report.models import first_notes
 
     if as_json:
         print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
     report.write_advice(with_typed_names(record), sys.stdout)
-    for line in first_notes(notes):
+    for line in report.first_notes(notes):
         print_note(line)
 
 

@@ -1,4 +1,4 @@
-"""The costs of passes, and evidence for a diagnosis: from headers, the machine and a short drafted run."""
+"""The hardware, the costs of passes, and the diagnosis: from headers, the machine and a short drafted run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from functools import partial
 from typing import Any
 
 from paceline.api import LLM
+from paceline.backends import registry
+from paceline.backends.interface import KernelStatus
 from paceline.bench.provenance import provenance
 from paceline.bench.text_comparison import judge, warm_up
-from paceline.doctor.diagnosis import Evidence
-from paceline.fits import ABSENT
+from paceline.doctor.diagnosis import Evidence, diagnose
+from paceline.drafts import traits_of
+from paceline.fits import ABSENT, what_fits
 from paceline.hardware.cores import OtherLoad
-from paceline.hardware.probe import Hardware
+from paceline.hardware.probe import Hardware, probe
+from paceline.models import zoo
 from paceline.models.headers.facts import ModelFacts
+from paceline.models.headers.header import facts_or_note
+from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import as_costs, cost_key, measure_costs, roles
 from paceline.request_handle import Generation
+from paceline.settings import PathLike
+from paceline.speculative.errors import MissingExtraError
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling
 from paceline.storage.costs import CachedCosts, MeasurementEffort, load, store
@@ -39,6 +47,25 @@ def variance(values):
 """
 
 ProgressTick = Callable[[str], None]
+
+
+def probe_hardware(target: PathLike | None, kernels: str) -> Hardware:
+    """Return the hardware.
+    target: the model whose engine is described; None is the embedded model. kernels: "off" omits them."""
+    read_errors = []
+    engine = offload = None
+    status = KernelStatus(reason="--kernels off")
+    try:
+        path = file_of(target or zoo.target_path())
+        build = registry.backend_build(path)
+        engine, offload = build.features, build.offload
+        if kernels != "off":
+            status = registry.kernel_status(path)
+    except MissingExtraError as error:
+        read_errors.append(f"what the engine can use: {error}")
+    hardware = probe(engine=engine, offload=offload)
+    path_or_reason = status.path or (f"none: {status.reason}" if status.reason else None)
+    return replace(hardware, kernels=path_or_reason, read_errors=(*hardware.read_errors, *read_errors))
 
 
 def report_costs(
@@ -80,6 +107,28 @@ def report_costs(
         "noise": {role: it.cost.timing_jitter for role, it in found.items() if role not in reused},
         "doubts": doubts,
         "provenance": provenance(llm, asdict(effort) | {"again": again}),
+    }
+
+
+def diagnose_models(
+    llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: ProgressTick
+) -> dict[str, Any]:
+    """Return the diagnosis as `--json` prints it. record: the costs."""
+    read_errors: list[str] = []
+    target, draft = (
+        None if model is None or not model.path.exists() else facts_or_note(model.path, read_errors.append)
+        for model in (llm.target, llm.draft)
+    )
+    costs, doubt, run = DecodingCosts.read(record), next(iter(record["doubts"].values()), ""), None
+    evidence = evidence_of_models(hardware, target, draft, costs, llm.target.settings, doubt)
+    if llm.draft is not None:
+        evidence, run = evidence_of_run(evidence, llm, tick)
+    return {
+        "run": run,
+        "kinds": what_fits(traits_of(llm.target)),
+        "causes": [asdict(cause) for cause in diagnose(evidence)],
+        "evidence": asdict(evidence),
+        "read_errors": read_errors,
     }
 
 

@@ -28,7 +28,7 @@ from paceline.bench.replay.recording import append_line
 from paceline.bench.suites.workload import Item
 from paceline.engine import BatchRun
 from paceline.models.fingerprint import vocab_fingerprint
-from paceline.prepare.corpus.collect import Skipped
+from paceline.prepare.corpus import Skipped
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.request_handle import RequestHandle

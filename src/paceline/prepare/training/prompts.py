@@ -19,7 +19,7 @@ from typing import Any
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.suites import workload
 from paceline.bench.suites.workload import Item, Message
-from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
+from paceline.prepare.corpus import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import invalid
 from paceline.system.identity import compute_sha256
