@@ -25,7 +25,6 @@ from paceline.cli import (
     serve,
     shell_completion,
     train,
-    transplant,
     variants,
 )
 from paceline.cli.help import GroupedCommand
@@ -47,7 +46,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     replay.replay: "Score drafters on recorded requests.",
     pairs.check: "Check whether a draft fits.",
     pairs.pairs: "Find models, and drafts for one.",
-    transplant.transplant: "Give a draft another vocabulary.",
+    variants.transplant: "Give a draft another vocabulary.",
     train.train: "Train a draft head for a model.",
     variants.experts: "A mixture of experts with fewer experts a token.",
     variants.prefill: "Long prompts computed in part: time to the first token and quality.",

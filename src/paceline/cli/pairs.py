@@ -61,7 +61,9 @@ def pairs(
     from paceline.fits import what_fits
     from paceline.hardware.threads import choose_threads
     from paceline.models import zoo
+    from paceline.models.headers.header import read_model_facts
     from paceline.models.stores.inventory import list_models
+    from paceline.report import pairs as report
 
     task, measure = request["task"], request["measure"]
     AdviceRequest(task)  # raises for an unknown task
@@ -69,7 +71,9 @@ def pairs(
     if measure and target is None:
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
-        facts = None if target is None else _target(target)
+        facts = None if target is None else read_model_facts(resolved(target))
+        if facts is not None and not facts.size:
+            raise ModelError(f"{target}: has no weights: fetch them too")
         toys = {} if facts is None else {"zoo:draft": zoo.draft_path()}  # a draft, no model to list
         inventory = list_models(folders or [], own=zoo.installed_real_models() | toys)
         inventory.notes.extend(_head_lines(inventory, target, facts))
@@ -84,18 +88,13 @@ def pairs(
         advice = _advise(facts, candidates, wanted, engine, n_measured, notes.setdefault, interrupts)
     advice["target"]["reference"] = target
     advice["kinds"] = what_fits(header_traits(resolved(str(target))))
-    _print(advice, list(notes), as_json)
+    if as_json:
+        print_json(advice | {"advice": report.advice(advice), "notes": list(notes)})
+        return 0
+    report.write_advice(with_typed_names(advice), sys.stdout)
+    for line in report.first_notes(list(notes)):
+        print_note(line)
     return 0
-
-
-def _target(text: str) -> ModelFacts:
-    from paceline.cli.references import resolved
-    from paceline.models.headers.header import read_model_facts
-
-    facts = read_model_facts(resolved(text))
-    if not facts.size:
-        raise ModelError(f"{text}: has no weights: fetch them too")
-    return facts
 
 
 def _list(inventory: Inventory, as_json: bool) -> None:
@@ -188,17 +187,6 @@ def _advise(
     with progress({"measuring": 1 + len(best)}, interrupts) as tick:
         now = measure(target.path, best, request, engine, lambda: tick("measuring"), note)
     return ranked(now)
-
-
-def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
-    from paceline.report import pairs as report
-
-    if as_json:
-        print_json(record | {"advice": report.advice(record), "notes": list(notes)})
-        return
-    report.write_advice(with_typed_names(record), sys.stdout)
-    for line in report.first_notes(notes):
-        print_note(line)
 
 
 def check(

@@ -56,12 +56,10 @@ def known(
             return None
         # With a draft, auto is what `paceline run` does.
         own = str(path) == MTP_VIEW
-        systems = [("suffix",), ("lookup",)] if draft is None else [("mtp" if own else "model", "auto")]
+        systems = ("suffix", "lookup") if draft is None else ("mtp" if own else "model", "auto")
         path = target.path if own else path  # its weights are the target's
         fingerprint = None if path is None else str(path) if is_view(path) else file_fingerprint(path)
-        models = file_fingerprint(target.path), fingerprint
-        found = (newest_result(runs, *models, names, request.task, machine) for names in systems)
-        return next((one for one in found if one is not None), None)
+        return newest_result(runs, file_fingerprint(target.path), fingerprint, systems, request.task, machine)
 
     return MeasuredFacts(costs, measured, available_memory(gpus=bool(settings["gpu_layers"])))
 

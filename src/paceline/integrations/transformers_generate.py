@@ -5,7 +5,7 @@ and sampled text has the same distribution, with other random draws."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def hf_generate(
                 max_tokens=limit - padding - len(prompt),
                 sampling=sampling,
                 seed=seed,
-                should_stop=StoppingCriteriaAdapter(input_ids[row], tokens, stopping_criteria),
+                should_stop=stopper(input_ids[row], tokens, stopping_criteria),
                 ignore_eos=True,  # the criteria include it
             )
             handles.append(run.add(request))
@@ -156,20 +156,18 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     return target, drafter, policy
 
 
-class StoppingCriteriaAdapter:
-    """transformers' stopping criteria, called after every token. tokens: collects the generated tokens."""
+def stopper(prompt: Any, tokens: list[int], criteria: Any) -> Callable[[int], bool]:
+    """Return transformers' stopping criteria as `should_stop`. tokens: collects the generated tokens."""
+    import torch
 
-    def __init__(self, prompt: Any, tokens: list[int], criteria: Any) -> None:
-        self._prompt, self._tokens, self._criteria = prompt, tokens, criteria
-
-    def __call__(self, token: int) -> bool:
-        import torch
-
-        self._tokens.append(token)
-        if not self._criteria:
+    def should_stop(token: int) -> bool:
+        tokens.append(token)
+        if not criteria:
             return False
-        new = torch.tensor(self._tokens, device=self._prompt.device)
-        return bool(self._criteria(torch.cat((self._prompt, new))[None], None).any())
+        new = torch.tensor(tokens, device=prompt.device)
+        return bool(criteria(torch.cat((prompt, new))[None], None).any())
+
+    return should_stop
 
 
 class ProcessedTarget:

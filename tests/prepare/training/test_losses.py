@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paceline.prepare.training import recipe  # noqa: E402  # needs torch
-from paceline.prepare.training.recipe import head_loss, sampled_logits  # noqa: E402
+from paceline.prepare.training.recipes import head_loss, sampled_logits  # noqa: E402
 
 ROWS, WIDTH, K = 40, 16, 4
 

@@ -38,8 +38,8 @@ import torch
 from paceline.prepare.training import loop
 from paceline.prepare.training.answers import CHECKPOINT, SPLIT, AnswerFolder, read_header
 from paceline.prepare.training.confidence import train_confidence
+from paceline.prepare.training.dataset import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.features import OnlineFeatures
-from paceline.prepare.training.recipe import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
 
@@ -129,7 +129,7 @@ def test_the_acceptance_is_that_of_decoding(
     trained: tuple[str, Path, dict[str, Any]], llm: LLM, prompts: TrainingPrompts
 ) -> None:
     """The files have bfloat16: a near-tie may fall differently, so the numbers are those of the files."""
-    from paceline.prepare.training.recipe import Recipe
+    from paceline.prepare.training.recipes import Recipe
 
     _, folder, card = trained
     target, settings = llm.target, read_header(folder / "answers").settings

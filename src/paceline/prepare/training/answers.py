@@ -275,7 +275,9 @@ class _Generation:
     def _begin(self, run: BatchRun) -> None:
         """Queue prompts, while there are sessions and time. Those that cannot be decoded are skipped."""
         most = 2 * self._llm.target.caps.max_sessions  # no session waits for a prompt
-        while self._left and len(self._running) < most and not self._is_late:
+        while self._left and len(self._running) < most:
+            if self._limit is not None and monotonic() - self._start >= self._limit:
+                return
             item = self._left.popleft()
             unanswered = [one for one in item.referred if one not in self._store.answers]
             if not self._refused.isdisjoint(unanswered):
@@ -290,10 +292,6 @@ class _Generation:
                     self._skip(item, reason, error)
                 except (UsageError, ModelError) as error:
                     self._skip(item, "not encodable", error)
-
-    @property
-    def _is_late(self) -> bool:
-        return self._limit is not None and monotonic() - self._start >= self._limit
 
     def _make_request(self, item: Item) -> GenerationRequest:
         llm, request = self._llm, self._request

@@ -21,10 +21,11 @@ from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
 from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
+from paceline.prepare.training.dataset import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, run_lengths, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
-from paceline.prepare.training.recipe import Recipe, TrainingBatch, document_mask, layer_weights
+from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from paceline.prepare.training.answers import CHECKPOINT
+from paceline.prepare.training.dataset import batches_of, make_batch
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import Sequences, TrainingSequence
-from paceline.prepare.training.recipe import Recipe, batches_of, make_batch
+from paceline.prepare.training.recipes import Recipe
 from paceline.speculative.errors import UsageError
 from paceline.system.whole import atomic_write, writing
 

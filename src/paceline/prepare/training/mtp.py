@@ -34,11 +34,11 @@ from paceline.models.headers.gguf_file import (
     write_gguf,
 )
 from paceline.plan import resolve
+from paceline.prepare.training.dataset import TrainingBatch, make_batch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
 from paceline.prepare.training.plan import TrainingPlan, mtp_file
-from paceline.prepare.training.recipe import TrainingBatch, make_batch
 from paceline.prepare.training.recipes import Eagle3Recipe
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError

@@ -20,6 +20,7 @@ from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
 from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, Report, gather_answers
+from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, fill_cache
@@ -28,14 +29,15 @@ from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.mtp import MtpRecipe
 from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipe import RANDOM_TOKENS, DraftVocabulary, Recipe
 from paceline.prepare.training.recipes import (
+    RANDOM_TOKENS,
     BlockRecipe,
     Eagle3Recipe,
     EagleRecipe,
     ExitsRecipe,
     KangarooRecipe,
     MedusaRecipe,
+    Recipe,
 )
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
