@@ -55,7 +55,7 @@ class Recipe(ABC):
     ) -> None:
         self.target, self.shape, self.vocabulary, self.options = target, shape, vocabulary, options
         # As in HeadConfig.
-        self.layer_ids = three_layers(target.layers) if self.reads_three else (LAST_OUTPUT,)
+        self.layer_ids: tuple[int, ...] = three_layers(target.layers) if self.reads_three else (LAST_OUTPUT,)
 
     @property
     def config(self) -> HeadConfig:
