@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from advice_facts import PAIR, facts, gained, known
-from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, MeasuredFacts, advise
+from paceline.doctor.drafts import AdviceRequest, DraftCandidate, MeasuredFacts, advise
 from paceline.fits import LLAMA_CPP, TargetTraits, what_fits
 from paceline.report import pairs as report
 

@@ -15,12 +15,10 @@ from rich.console import Console
 
 from paceline.api import LLM
 from paceline.cli.completion import PrefillProgress, SlowPassMonitor, as_record, until_interrupted
-from paceline.cli.conversation import Conversation, write_messages
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import with_typed_names
-from paceline.cli.texts import strip_block_quotes
-from paceline.report.sources import SourceMarks
-from paceline.report.table import details, summary, write_phases
+from paceline.cli.texts import Conversation, strip_block_quotes, write_messages
+from paceline.report.table import SourceMarks, details, summary, write_phases
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import count, printable, truncated

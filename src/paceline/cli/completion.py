@@ -22,8 +22,7 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_detail, print_json, print_note
 from paceline.cli.references import base_model
 from paceline.engine import Stream
-from paceline.report.sources import SourceMarks
-from paceline.report.table import comparison, details, summary, write_phases
+from paceline.report.table import SourceMarks, comparison, details, summary, write_phases
 from paceline.request_handle import Generation, StepOutput
 from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError

@@ -20,7 +20,7 @@ from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 
 if TYPE_CHECKING:
-    from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured
+    from paceline.doctor.drafts import AdviceRequest, DraftCandidate, Measured
     from paceline.models.headers.facts import ModelFacts
     from paceline.models.stores.inventory import Inventory
 
@@ -56,7 +56,7 @@ def pairs(
     Speeds were measured here, by `paceline bench` or --measure. Other drafts are ordered by their files and
     the costs of passes."""
     from paceline.cli.references import resolved
-    from paceline.doctor.draft_advice import AdviceRequest
+    from paceline.doctor.drafts import AdviceRequest
     from paceline.drafts import header_traits
     from paceline.fits import what_fits
     from paceline.hardware.threads import choose_threads
@@ -132,7 +132,7 @@ def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | No
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
     """Return every smaller model, and what drafts in the target's own file, with the compatibility."""
-    from paceline.doctor.draft_advice import DraftCandidate, own_drafts
+    from paceline.doctor.drafts import DraftCandidate, own_drafts
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.header import read_model_facts
 
@@ -168,8 +168,7 @@ def _advise(
 ) -> dict[str, Any]:
     """Rank the candidates. n_measured: the number of candidates to measure first."""
     from paceline.cli.progress import progress
-    from paceline.doctor.draft_advice import MODEL, MTP, advise
-    from paceline.doctor.draft_facts import known, measure
+    from paceline.doctor.drafts import MODEL, MTP, advise, known, measure
     from paceline.models.compatibility.known_pairs import known_drafts
 
     def ranked(now: dict[Path | None, Measured] | None = None) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def costs_of(
 def expected_of_mtp(model: Path, costs: DecodingCosts | None) -> list[float] | None:
     """Return the least and the most that the model's own layers for multi-token prediction may gain."""
     from paceline.backends.registry import backend_name
-    from paceline.doctor.draft_advice import COMPARED_CONTEXT, expected_speedups
+    from paceline.doctor.drafts import COMPARED_CONTEXT, expected_speedups
     from paceline.fits import LLAMA_CPP, USABLE
     from paceline.models.headers.header import read_model_facts
 

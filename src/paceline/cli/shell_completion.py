@@ -50,7 +50,7 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     "--kernels": _names("settings", "KERNELS"),
     "--role": _names("settings", "ROLES"),
     "--dtype": _names("settings", "DTYPES"),
-    "--task": _names("doctor.draft_advice", "TASKS"),
+    "--task": _names("doctor.drafts", "TASKS"),
     "--engine": _names("integrations.export", "ENGINES"),
 }
 

@@ -9,14 +9,8 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from paceline.cli import options
-from paceline.cli.groups import (
-    DEVICE_OPTIONS,
-    LOSSLESS_OPTIONS,
-    OptionGroup,
-    option_table,
-    with_option_groups,
-)
+from paceline.cli import groups, options
+from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, model_file, option
@@ -47,7 +41,7 @@ PLAN_OPTIONS = OptionGroup(option_table(
 
 
 @app.command(cls=GroupedCommand, short_help="Find the part of a model that drafts best for it.")
-@with_option_groups(models=DEVICE_OPTIONS, search_plan=PLAN_OPTIONS)
+@with_option_groups(models=groups.DEVICE_OPTIONS, search_plan=PLAN_OPTIONS)
 def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) -> None:
     """Search for the blocks that a draft can leave out, and store the best view for `-md view:`.
 
@@ -148,7 +142,7 @@ def transplant(
     typer.echo(report["out"])
 
 
-@with_option_groups(models=LOSSLESS_OPTIONS, plan=EXPERTS_OPTIONS)
+@with_option_groups(models=groups.LOSSLESS_OPTIONS, plan=EXPERTS_OPTIONS)
 def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     """Measure a mixture of experts with fewer experts a token: speed, perplexity, agreement.
 
@@ -162,7 +156,7 @@ def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     run(measure_experts, models, plan, write_experts, as_json)
 
 
-@with_option_groups(models=LOSSLESS_OPTIONS, plan=PREFILL_OPTIONS)
+@with_option_groups(models=groups.LOSSLESS_OPTIONS, plan=PREFILL_OPTIONS)
 def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     """Measure speculative prefill: the target computes only what the draft model attends to in a prompt.
 

@@ -16,7 +16,6 @@ Record = Mapping[str, Any]
 MAPPABLE = "mappable"
 INDENT = 9  # of a line's continuation
 MIN_SPEEDUP = 1.05  # from which a second model is worth its memory
-MODEL_COLUMNS = ("model", "family", "params", "quant", "size", "context", "notes")
 MAX_NOTES = 12
 WORDS = {
     "same": "it fits: the vocabulary is the target's, to the last token",
@@ -177,19 +176,19 @@ def _reason(reason: Record) -> tuple[str, ...]:
 
 def write_models(models: Sequence[Record], file: IO[str]) -> None:
     """Write the table. models: records of Model.as_dict (models/stores/inventory.py)."""
-    write_table(MODEL_COLUMNS, [_model_row(model, short=file.isatty()) for model in models], file)
-
-
-def _model_row(model: Record, *, short: bool) -> tuple[str, ...]:
-    return (
-        printable(abbreviate_home(model["model"]) if short else model["model"]),
-        printable(model["family"]),
-        parameters(model["parameters"]),
-        printable(model["quantisation"]),
-        size(model["size"]),
-        context(model["context"]),
-        model_notes(model),
-    )
+    rows = [
+        (
+            printable(abbreviate_home(model["model"]) if file.isatty() else model["model"]),
+            printable(model["family"]),
+            parameters(model["parameters"]),
+            printable(model["quantisation"]),
+            size(model["size"]),
+            context(model["context"]),
+            model_notes(model),
+        )
+        for model in models
+    ]
+    write_table(("model", "family", "params", "quant", "size", "context", "notes"), rows, file)
 
 
 def model_notes(model: Record) -> str:

@@ -64,9 +64,9 @@ def require_equal(cache: FeatureCache, online: OnlineFeatures) -> None:
             np.testing.assert_array_equal(getattr(stored, name), getattr(computed, name), strict=True)
 
 
-def stop_after(n: int) -> Callable[[int, int], None]:
-    def report(done: int, total: int) -> None:
-        if done >= n:
+def stop_after(n: int) -> Callable[[tuple[int, int]], None]:
+    def report(progress: tuple[int, int]) -> None:
+        if progress[0] >= n:
             raise KeyboardInterrupt
 
     return report
@@ -106,7 +106,7 @@ def test_a_cache_of_more_layers_is_used_and_one_of_fewer_is_replaced(tmp_path: P
 
 def test_the_size_is_told_first_and_progress_reaches_the_end(tmp_path: Path) -> None:
     told, online = list[Any](), source()
-    built(tmp_path, online, note=told.append, report=lambda done, total: told.append((done, total)))
+    built(tmp_path, online, note=told.append, report=told.append)
     note, *progress = told
     assert note.startswith(
         f"the hidden states of {N} answers take 0.00 GB in {tmp_path}, 0.00 GB of them new"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -35,6 +36,7 @@ from paceline.request_handle import RequestHandle
 from paceline.speculative.errors import ContextError, ModelError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
+from paceline.system.strict_json import parse_json
 from paceline.system.whole import write_json, writing
 
 FORMAT = 2  # raised when a field changes its meaning or is removed
@@ -68,14 +70,6 @@ class AnswerLine(BaseModel):
     prompt: TokenIds
     tokens: TokenIds
     finish: str
-
-
-class Header(BaseModel):
-    """The part of data.json that is read."""
-
-    format: Annotated[int, Field(le=FORMAT)]
-    settings: dict[str, Any]
-    created: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +107,11 @@ class AnswerFolder:
                     ids = np.array(it.prompt, np.int32), np.array(it.tokens, np.int32)
                     self.answers.setdefault(it.id, Answer(it.id, *ids, it.finish))
 
-    def _require_same(self, header: Header) -> None:
+    def _require_same(self, header: Mapping[str, Any]) -> None:
         def short(value: Any) -> str:
             return value[:8] or "none" if isinstance(value, str) else str(value)
 
-        before = header.settings
+        before = header["settings"]
         different = [
             f"{name} ({short(before.get(key))}, now {short(self._settings[key])})"
             for key, name in SHARED_SETTINGS.items()
@@ -128,7 +122,7 @@ class AnswerFolder:
                 f"{self.folder}: its answers were made with other settings: {'; '.join(different)}; choose "
                 "another folder, or the same settings"
             )
-        self._created = header.created or self._created
+        self._created = header.get("created") or self._created
 
     def write_header(self, about: Mapping[str, Any]) -> None:
         """Write data.json with what else is known. Raises PacelineError."""
@@ -150,15 +144,16 @@ class AnswerFolder:
         return f"all {len(self.answers):,} answers so far are kept"
 
 
-def read_header(folder: Path) -> Header:
+def read_header(folder: Path) -> dict[str, Any]:
     """Return data.json of a folder. Raises UsageError."""
     path = folder / HEADER
-    try:
-        return Header.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path}: is missing or damaged, or of something else or a newer Paceline; choose another folder"
-        ) from error
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        header: dict[str, Any] = parse_json(path.read_bytes())
+        if header["format"] <= FORMAT and isinstance(header["settings"], dict):
+            return header
+    raise UsageError(
+        f"{path}: is missing or damaged, or of something else or a newer Paceline; choose another folder"
+    )
 
 
 @dataclass(frozen=True)
@@ -345,7 +340,7 @@ def gather_answers(
         temperature=plan.temperature,
         # A run that is trained already goes on with the answers that there are.
         minutes=0.0 if is_resumed else plan.answer_minutes or None,
-        report=lambda progress: report(ANSWERS, progress),
+        report=partial(report, ANSWERS),
     )
     for reason, n in found.skipped.counts.items():
         note(f"{n:,} prompts skipped: {reason}, first {found.skipped.examples[reason]}")

@@ -8,7 +8,7 @@ import shutil
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -77,7 +77,8 @@ class FeatureSource(ABC):
 
 
 class OnlineFeatures(FeatureSource):
-    """Sequences that the target computes when they are read. layers: see RequiredOutputs. top_k: of `ids`.
+    """Sequences that the target computes when they are read; without layers, they are tokens alone.
+    layers: see RequiredOutputs. top_k: of `ids`.
     Raises UsageError for an answer that does not fit the context."""
 
     layers: tuple[int, ...]
@@ -87,7 +88,6 @@ class OnlineFeatures(FeatureSource):
     ) -> None:
         self.target, self.answers = target, answers
         self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
-        assert layers
         assert list(layers) == sorted(set(layers))
         longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
         if longest > target.caps.n_ctx:
@@ -97,11 +97,11 @@ class OnlineFeatures(FeatureSource):
             )
 
     def __getitem__(self, number: int) -> TrainingSequence:
-        answer = self.answers[number]
-        return self.compute(answer.all_tokens, len(answer.prompt))
-
-    def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
-        """Run teacher forcing over the tokens. Raises LogitsError if the target's logits are invalid."""
+        """Run teacher forcing over an answer. Raises LogitsError if the target's logits are invalid."""
+        tokens, first_answer = self.answers[number].all_tokens, len(self.answers[number].prompt)
+        if not self.layers:
+            none = np.zeros((0, 0), np.float16)
+            return TrainingSequence(tokens, none, none.astype(np.int32), none, first_answer)
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
@@ -209,7 +209,7 @@ def fill_cache(
     width: int,
     *,
     note: Callable[[str], object] = lambda _: None,
-    report: Callable[[int, int], object] = lambda _done, _total: None,
+    report: Callable[[tuple[int, int]], object] = lambda _: None,
 ) -> FeatureCache:
     """Compute the sequences that the folder does not have yet, and return all.
 
@@ -218,7 +218,11 @@ def fill_cache(
     report: called with the number of sequences so far, and of all; if it raises, the folder keeps them.
     Raises UsageError if they do not fit on the disk, and PacelineError if they cannot be written."""
     key = {"format": FORMAT, "model": model, "width": width, "top_k": online.top_k}
-    layers, wanted = _cached_layers(folder, key), {*online.layers}
+    layers, wanted = set[int](), {*online.layers}
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # no cache, or none of ours
+        header = parse_json((folder / HEADER).read_bytes())
+        cached = {*header.pop("layers")}
+        layers = cached if header == key else layers
     if layers > wanted:
         online = OnlineFeatures(online.target, online.answers, sorted(layers), online.top_k)
     with writing(folder, "the hidden states so far are kept"):
@@ -241,21 +245,11 @@ def fill_cache(
                 f"{folder}: {size}, {needed / 1e9:,.2f} GB of them new, and {free / 1e9:,.2f} GB are free: "
                 "make room, choose another folder, or train without the cache"
             )
-        report(total - len(missing), total)
+        report((total - len(missing), total))
         for done, number in enumerate(missing, total - len(missing) + 1):
             cache.compute(number)
-            report(done, total)
+            report((done, total))
     return cache
-
-
-def _cached_layers(folder: Path, key: dict[str, Any]) -> set[int]:
-    """Return the layers of a cache with this key; none without one."""
-    try:
-        header = parse_json((folder / HEADER).read_bytes())
-        layers = {*header.pop("layers")}
-        return layers if header == key else set()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return set()
 
 
 class Sequences(FeatureSource):

@@ -499,3 +499,6 @@ class KangarooRecipe(ExitRecipe):
         n, caches = len(hidden), [KeyValueCache() for _ in network.layers]
         outputs = network.forward(hidden, range(n), caches, causal_mask(n, n))
         return np.asarray(network.logits(outputs[one.first_answer - 1 :]))
+
+
+HEADS = (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe, ExitsRecipe, KangarooRecipe)
