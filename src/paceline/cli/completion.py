@@ -62,7 +62,6 @@ class PrefillProgress:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Remove the line."""
         if self._width:
             sys.stderr.write(f"\r{'':{self._width}}\r")
             sys.stderr.flush()

@@ -243,7 +243,6 @@ class Conversation:
         return sum(map(len, self._last_turn))
 
     def add_answer(self, prompt: Sequence[int], generation: Generation) -> None:
-        """Add an answer to a prompt."""
         self.messages.append({"role": "assistant", "content": generation.text})
         self._last_turn = list(prompt), list(generation.tokens)
 

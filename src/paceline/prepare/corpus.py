@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -241,40 +241,42 @@ def build(
         looked = partial(tick, FINDING_FILES)
         files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
     reader = DocumentReader(skipped, prompts=sources.prompts)
-    with _folder(folder) as new, closing(TokenFile(new / SPOOL)) as spool:
-        counts: dict[int, Counter[str]] = defaultdict(Counter)
-        with phase({READING: len(files)}) as tick:
-            for file in files:
-                counts[file.source] += _read(file, reader, tokenizer, spool, check)
-                tick(READING)
-        if not spool.tokens:
-            reasons = ", ".join(f"{n:,} {reason}" for reason, n in skipped.counts.items())
-            raise UsageError(
-                f"the corpus would be empty: nothing to read was found ({reasons or 'no file'}); name files "
-                "or directories of text or code (--from) or logs of answers (--from-log)"
-            )
-        _derive(new, spool, kinds, tokenizer.vocab.size, phase, check)
-        manifest = Manifest(
-            name=name,
-            kinds=kinds,
-            tokens=spool.tokens,
-            documents=len(spool),
-            model=tokenizer.path.name,
-            n_vocab=tokenizer.vocab.size,
-            fingerprint=vocab_fingerprint(tokenizer.vocab),
-            sources=tuple(
-                SourceCounts(
-                    str(path), *(counts[i][what] for what in ("files", "documents", "bytes", "tokens"))
+    with writing(folder.parent, "what was there is as it was (PACELINE_HOME names another folder)"):
+        make_private_folder(folder.parent)
+        with scratch_folder(folder.parent) as new, closing(TokenFile(new / SPOOL)) as spool:
+            counts: dict[int, Counter[str]] = defaultdict(Counter)
+            with phase({READING: len(files)}) as tick:
+                for file in files:
+                    counts[file.source] += _read(file, reader, tokenizer, spool, check)
+                    tick(READING)
+            if not spool.tokens:
+                reasons = ", ".join(f"{n:,} {reason}" for reason, n in skipped.counts.items())
+                raise UsageError(
+                    f"the corpus would be empty: nothing to read was found ({reasons or 'no file'}); name "
+                    "files or directories of text or code (--from) or logs of answers (--from-log)"
                 )
-                for i, path in enumerate(given)
-            ),
-            skipped=dict(skipped.counts),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            paceline=paceline.__version__,
-        )
-        spool.close()
-        manifest.write(new / MANIFEST)
-        corpora.replace(new, folder)
+            _derive(new, spool, kinds, tokenizer.vocab.size, phase, check)
+            manifest = Manifest(
+                name=name,
+                kinds=kinds,
+                tokens=spool.tokens,
+                documents=len(spool),
+                model=tokenizer.path.name,
+                n_vocab=tokenizer.vocab.size,
+                fingerprint=vocab_fingerprint(tokenizer.vocab),
+                sources=tuple(
+                    SourceCounts(
+                        str(path), *(counts[i][what] for what in ("files", "documents", "bytes", "tokens"))
+                    )
+                    for i, path in enumerate(given)
+                ),
+                skipped=dict(skipped.counts),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                paceline=paceline.__version__,
+            )
+            spool.close()
+            manifest.write(new / MANIFEST)
+            corpora.replace(new, folder)
     return Corpus(folder, manifest), skipped
 
 
@@ -286,15 +288,6 @@ def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
                 f"the corpus {folder.name!r} was built with another tokenizer, of {manifest.model}: choose "
                 "another name, or replace it with --force"
             )
-
-
-@contextmanager
-def _folder(folder: Path) -> Iterator[Path]:
-    """Make an empty scratch folder beside `folder`, which is removed afterwards unless it was renamed."""
-    with writing(folder.parent, "what was there is as it was (PACELINE_HOME names another folder)"):
-        make_private_folder(folder.parent)
-        with scratch_folder(folder.parent) as new:
-            yield new
 
 
 class TokenFile:

@@ -93,12 +93,6 @@ def score_text(target: Target, tokens: Sequence[int], n_prompt: int = 1) -> Scor
     return Scores(np.array(nats), np.array(likeliest))
 
 
-def store_choice(choice: str, models: Mapping[str, Any], lossy: str, effect: str) -> None:
-    """Store a lossy choice for the role "speed". models: the target, and the draft if it depends on it."""
-    keys = {name: model.identity()["model"] for name, model in models.items()}
-    store_recommendation(choice, keys, Recommendation(lossy, effect), to_stderr)
-
-
 def measure_experts(
     models: LoadOptions,
     begin: Begin,
@@ -169,7 +163,8 @@ def measure_experts(
             f"perplexity {row['rise']:+.1%}, at most {bound:+.0%} allowed; {row['agreement']:.0%} of "
             f"{len(tokens):,} likeliest tokens are the same"
         )
-        store_choice("experts", {"model": whole.target}, lossy[best["experts"]], effect)
+        found = Recommendation(lossy[best["experts"]], effect)
+        store_recommendation("experts", {"model": whole.target.identity()["model"]}, found, to_stderr)
         return {
             "model": str(whole.target.path),
             "experts": experts,
@@ -257,7 +252,9 @@ def measure_prefill(
             f"{best['agreement']:.0%} of {best['tokens']:,} tokens of answers stayed the likeliest, at least "
             f"{bound:.0%} wanted"
         )
-        store_choice("prefill", {"model": target, "draft": draft}, choices[best["share"]].lossy, effect)
+        models_key = {"model": target.identity()["model"], "draft": llm.draft.identity()["model"]}
+        choice = Recommendation(choices[best["share"]].lossy, effect)
+        store_recommendation("prefill", models_key, choice, to_stderr)
         return {
             "model": str(llm.target.path),
             "draft": str(llm.draft.path),

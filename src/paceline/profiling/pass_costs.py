@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from typing import Any, TypeVar
@@ -42,15 +43,11 @@ def stored_costs(target: ModelSetup, draft: ModelSetup | None = None) -> Decodin
     """Return the stored costs of the models with these settings; None if one was never measured."""
     found = dict[str, CachedCosts]()
     for role, model in roles(target, draft).items():
-        if not model_path(model.path).exists():
-            return None
-        try:
-            cached = load(cost_key(model, role), _silent)
-        except (PacelineError, ImportError, OSError):  # without the engine nothing was measured
-            return None
-        if cached is None:
-            return None
-        found[role] = cached
+        with suppress(PacelineError, ImportError, OSError):  # without the engine nothing was measured
+            if model_path(model.path).exists() and (cached := load(cost_key(model, role), _silent)):
+                found[role] = cached
+                continue
+        return None
     return as_costs(found)
 
 

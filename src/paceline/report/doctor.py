@@ -119,7 +119,10 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     processor = ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"]))))
     out = [("processor", processor), ("cores", cores(hardware))]
     out += [("limits", text)] if (text := limits(hardware)) else []
-    out += [("memory", memory(hardware["memory"])), *features(hardware["features"])]
+    it = hardware["memory"]
+    swap = it["swap_used"] and f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use"
+    out.append(("memory", joined(f"{size(it['total'])}, {size(it['available'])} free", swap)))
+    out += features(hardware["features"])
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
     out += [("GPU", gpu(it, hardware["offload"])) for it in hardware["gpus"]] or [("GPU", "none found")]
     threads, why = hardware["threads"]["threads"], "; ".join(hardware["threads"]["why"])
@@ -149,11 +152,6 @@ def limits(hardware: Record) -> str:
     unlimited = it["known"] and "no quota of processors' time"
     quota = unlimited if it["cpus"] is None else f"a quota of {it['cpus']:g} processors' time"
     return joined(quota, it["memory"] is not None and f"{size(it['memory'])} of memory")
-
-
-def memory(info: Record) -> str:
-    swap = info["swap_used"] and f"{size(info['swap_used'])} of {size(info['swap_total'])} swap in use"
-    return joined(f"{size(info['total'])}, {size(info['available'])} free", swap)
 
 
 def features(it: Record | None) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import rms_norm
-from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
+from paceline.heads.config import KIND_KEY, VERSION, layer_entries
 from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
@@ -67,37 +67,31 @@ class DraftRecipe(Recipe):
     base: LlamaFile | None = None
 
     def begin(self, target: Path, base: Path | None) -> None:
-        self.base = None if base is None else read_llama(base)
-
-    @property
-    def n_layers(self) -> int:
-        return self.base.layers if self.base else self.options.layers or LAYERS
-
-    @property
-    def draft_shape(self) -> LayerShape:
-        if self.base is not None:
-            return self.base.shape
+        if base is not None:
+            self.base = read_llama(base)
+            self.shape = self.base.shape
+            return
         width = self.options.width or WIDTH
         if width % HEAD_DIM or width > self.target.hidden:
             raise UsageError(
                 f"a width of {width} (--width): must be a multiple of {HEAD_DIM}, at most the target's "
                 f"{self.target.hidden}"
             )
-        return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
+        self.shape = LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
 
     @property
-    def config(self) -> HeadConfig:
-        return replace(super().config, shape=self.draft_shape)
+    def n_layers(self) -> int:
+        return self.base.layers if self.base else self.options.layers or LAYERS
 
     def network(self, weights: Mapping[str, Any]) -> DraftLlama:
-        return DraftLlama(self.draft_shape, self.n_layers, weights)
+        return DraftLlama(self.shape, self.n_layers, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         if self.base is not None:
             if len(self.base.weights["embed_tokens.weight"]) != self.target.vocab:
                 raise VocabError("the draft model to begin with has another vocabulary than the target")
             return {name: torch.tensor(value) for name, value in self.base.weights.items()}
-        shape = self.draft_shape
+        shape = self.shape
         out = {"embed_tokens.weight": principal_components(embedding, shape.hidden)}
         for i in range(self.n_layers):
             out |= layer_weights(shape, f"layers.{i}.", shape.hidden, qk_norm=False)
@@ -121,11 +115,12 @@ class DraftRecipe(Recipe):
         return run_lengths((guesses[:-1] == tokens[1:]).numpy()[one.first_answer - 1 :])
 
     def path(self, folder: Path, target: Any) -> Path:
-        return folder / FILE if model_path(target.path).is_file() else folder
+        is_file = not self.is_parallel and model_path(target.path).is_file()
+        return folder / FILE if is_file else folder
 
     def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
         """Write draft.gguf for a GGUF target, else a folder of a transformers model."""
-        shape, source = self.draft_shape, model_path(target.path)
+        shape, source = self.shape, model_path(target.path)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CARD, card)
         if source.is_file():
@@ -187,9 +182,6 @@ class ParallelDraftRecipe(DraftRecipe):
         text = np.append(one.tokens[one.first_answer :], [-1] * (masks + 1))
         right = guesses == np.lib.stride_tricks.sliding_window_view(text, masks + 1)
         return np.asarray(np.cumprod(right, 1).sum(1))
-
-    def path(self, folder: Path, target: Any) -> Path:
-        return folder
 
     def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
         """Write the draft model into a folder of its own, and how it drafts. Raises OSError."""

@@ -26,7 +26,8 @@ from paceline.system.strict_json import parse_json
 from paceline.system.whole import write_json, writing
 
 FORMAT, HEADER = 2, "features.json"  # of a cache; the format is raised when a file changes its meaning
-ARRAYS = ("tokens", "hidden", "ids", "logprobs")  # of a TrainingSequence
+# Of a TrainingSequence, with their types in a file.
+ARRAYS = {"tokens": "<i4", "hidden": "<f2", "ids": "<i4", "logprobs": "<f2"}
 TOP_K = 32
 MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
 
@@ -159,15 +160,8 @@ class FeatureCache(FeatureSource):
         answer, k = self.answers[number], self._online.top_k
         answered = len(answer.tokens)
         n = len(answer.prompt) + answered
-        return np.dtype(
-            [
-                ("tokens", "<i4", (n,)),
-                ("hidden", "<f2", (n, len(self.layers), self._width)),
-                ("ids", "<i4", (answered, k)),
-                ("logprobs", "<f2", (answered, k)),
-                ("crc32", "<u4"),
-            ]
-        )
+        shapes = (n,), (n, len(self.layers), self._width), (answered, k), (answered, k)
+        return np.dtype([*zip(ARRAYS, ARRAYS.values(), shapes, strict=True), ("crc32", "<u4")])
 
     def path(self, number: int) -> Path:
         return self._folder / f"{self.answers[number].id}.features"

@@ -139,7 +139,6 @@ class MtpLayer:
     weights: Weights
 
     def parts(self) -> list[TensorToWrite]:
-        """Return the tensors of the file."""
         names, weights = ARCHITECTURES[self.arch], dict(self.weights)
         if (gate := weights.pop(GATE, None)) is not None:
             heads = (self.shape.heads, self.shape.head_dim, -1)

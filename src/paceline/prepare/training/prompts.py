@@ -96,7 +96,6 @@ def read_prompts(
 
 
 def prompt_id(messages: Sequence[Message]) -> str:
-    """Return the hash of a prompt's messages."""
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:32]
 
 

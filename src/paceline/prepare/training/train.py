@@ -160,7 +160,6 @@ def head_shape(hidden: int) -> LayerShape:
 
 
 def embedding_of(target: Any) -> Any:
-    """Return the target's embedding matrix as a tensor."""
     return torch.from_numpy(target.token_embeddings(range(target.vocab.size)))
 
 
