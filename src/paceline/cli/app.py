@@ -23,11 +23,10 @@ from paceline.cli import (
     replay,
     run,
     serve,
-    shell_completion,
     train,
     variants,
 )
-from paceline.cli.help import GroupedCommand
+from paceline.cli.help import VARIABLE, GroupedCommand, print_completions
 from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, install_exit_handlers
 from paceline.cli.output import print_note, take_verbose
 from paceline.speculative.errors import PacelineError
@@ -133,8 +132,8 @@ def main() -> None:
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
-    if shell_completion.VARIABLE in os.environ:
-        return shell_completion.print_completions(app)
+    if VARIABLE in os.environ:
+        return print_completions(app)
     install_exit_handlers()
     # A terminal that is not UTF-8 gets question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper

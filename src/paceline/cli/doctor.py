@@ -40,7 +40,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     models = resolve_models(models)
 
     from paceline.cli.progress import STEPS, by_share, progress
-    from paceline.doctor import gathering
+    from paceline.doctor import diagnosis
     from paceline.loading import load_options
     from paceline.report.doctor import write, write_hardware
     from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
@@ -52,7 +52,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else TOKEN_COUNTS)
-    hardware = gathering.probe_hardware(models.target, models.engine.kernels)
+    hardware = diagnosis.probe_hardware(models.target, models.engine.kernels)
     record = {"hardware": hardware.as_dict()}
 
     def show_hardware() -> None:
@@ -67,11 +67,11 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     try:
         with Interrupts() as interrupts, load_options(replace(models, drafting=drafting)) as llm:
             show_hardware()
-            drafted = {} if llm.draft is None else {"draft": STEPS, gathering.RUN: gathering.TICKS}
+            drafted = {} if llm.draft is None else {"draft": STEPS, diagnosis.RUN: diagnosis.TICKS}
             with progress({"target": STEPS, **drafted}, interrupts) as tick:
                 again = measuring["refresh"]
-                record |= gathering.report_costs(llm, effort, to_stderr, by_share(tick), again=again)
-                record["diagnosis"] = gathering.diagnose_models(llm, hardware, record, tick)
+                record |= diagnosis.report_costs(llm, effort, to_stderr, by_share(tick), again=again)
+                record["diagnosis"] = diagnosis.diagnose_models(llm, hardware, record, tick)
     except MissingExtraError:  # without an engine only the hardware is known
         show_hardware()
         if as_json:
