@@ -78,7 +78,15 @@ def pairs(
         inventory = list_models(folders or [], own=zoo.installed_real_models() | toys)
         inventory.notes.extend(_head_lines(inventory, target, facts))
         if facts is None:
-            _list(inventory, as_json)
+            if as_json:
+                print_json(inventory.as_dict())
+                return 0
+            if inventory.models:
+                report.write_models([model.as_dict() for model in inventory.models], sys.stdout)
+            else:
+                print("\n".join(report.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
+            for line in report.first_notes(inventory.notes):
+                print_note(line)
             return 0
         notes = dict.fromkeys(inventory.notes)  # each once, in order
         candidates = _candidates(facts, inventory, notes.setdefault)
@@ -95,20 +103,6 @@ def pairs(
     for line in report.first_notes(list(notes)):
         print_note(line)
     return 0
-
-
-def _list(inventory: Inventory, as_json: bool) -> None:
-    from paceline.report import pairs as report
-
-    if as_json:
-        print_json(inventory.as_dict())
-        return
-    if inventory.models:
-        report.write_models([model.as_dict() for model in inventory.models], sys.stdout)
-    else:
-        print("\n".join(report.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
-    for line in report.first_notes(inventory.notes):
-        print_note(line)
 
 
 def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | None) -> Iterator[str]:

@@ -48,7 +48,7 @@ def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) ->
     The model answers prompts of a suite. The first half of the answers judges views, the second half reports
     the best view. For transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the
     search with the best view so far."""
-    from paceline.prepare.views import search_views
+    from paceline.prepare.variants import search_views
     from paceline.report.variants import write_view
 
     run(search_views, models, search_plan, write_view, as_json, at_end=False)

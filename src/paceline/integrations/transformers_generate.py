@@ -57,7 +57,13 @@ def hf_generate(
 
     require_supported(generation_config)
     if stop_strings is not None:
-        stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
+        from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+
+        if stop_tokenizer is None:
+            raise UsageError("stop_strings need a tokenizer: give it as stop_tokenizer, too")
+        strings = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+        given_criteria = [*(stopping_criteria or ()), StopStringCriteria(stop_tokenizer, strings)]
+        stopping_criteria = StoppingCriteriaList(given_criteria)
     settings = Drafting(drafters=tuple(drafters), **(drafting or {}))
     target, drafter, policy = cached_target(model, settings, draft_model)
     if logits_processor:
@@ -106,16 +112,6 @@ def require_supported(config: Any) -> None:
         if value != usual:
             why = "Paceline decodes one text for each prompt and keeps its tokens only"
             raise UsageError(f"{name}={value}: {why}; leave it out, or custom_generate")
-
-
-def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
-    """Return the criteria with one for stop strings. Raises UsageError without a tokenizer."""
-    from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
-
-    if tokenizer is None:
-        raise UsageError("stop_strings need a tokenizer: give it as stop_tokenizer, too (tokenizer is lost)")
-    texts = [strings] if isinstance(strings, str) else list(strings)
-    return StoppingCriteriaList([*(criteria or ()), StopStringCriteria(tokenizer, texts)])
 
 
 def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:

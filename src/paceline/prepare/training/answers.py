@@ -62,8 +62,6 @@ TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_le
 
 
 class AnswerLine(BaseModel):
-    """A line of answers.jsonl."""
-
     model_config = ConfigDict(strict=True)
 
     id: str
