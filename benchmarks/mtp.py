@@ -37,9 +37,9 @@ from paceline.heads.config import TargetFacts
 from paceline.heads.networks import MtpHead
 from paceline.heads.session import EagleSession
 from paceline.models.resolve import file_of
+from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.mtp import MtpRecipe
 from paceline.prepare.training.plan import TrainingOptions
-from paceline.prepare.training.recipe import DraftVocabulary
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY

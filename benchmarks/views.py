@@ -4,7 +4,7 @@
 
 The model answers items of the real suites, greedily; a view is shown each answer at once, behind a prompt
 that the whole model has read, and each of its guesses is compared. "evenly" skips layers spread over the
-model; "clasp" is the best choice of layers that hidden states advise (prepare/views.py), judged on half
+model; "clasp" is the best choice of layers that hidden states advise (prepare/variants.py), judged on half
 of the answers and reported on the others.
 """
 
@@ -15,8 +15,14 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.variants import generate_answers, short_items
-from paceline.prepare.views import GUIDES, SEEN, ViewEvaluator, search
+from paceline.prepare.variants import (
+    GUIDES,
+    SEEN,
+    ViewEvaluator,
+    generate_answers,
+    search,
+    short_items,
+)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.doctor.draft_advice import Measured, MeasuredFacts
+from paceline.doctor.drafts import Measured, MeasuredFacts
 from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.models.headers.facts import ModelFacts
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts

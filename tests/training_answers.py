@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import Answer
 
 
 def write_lines(path: Path, *records: Any) -> Path:

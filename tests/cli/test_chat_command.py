@@ -11,7 +11,7 @@ import pytest
 import paceline
 from command_line import Done, command, run
 from gguf_files import write_llama
-from paceline.cli.conversation import Conversation
+from paceline.cli.texts import Conversation
 from paceline.engine import Stream
 from paceline.request_handle import StepOutput
 from real_model import smollm2

@@ -68,7 +68,7 @@ def test_drafts_that_fit_the_best_first(capsys: Capture, folder: Path) -> None:
 def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     capsys: Capture, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
 ) -> None:
-    monkeypatch.setattr("paceline.doctor.draft_facts.N_TOKENS", 8)
+    monkeypatch.setattr("paceline.doctor.drafts.N_TOKENS", 8)
     # Two rows of a tiny model may be measured no slower than one, and then any acceptance pays.
     curve = PassCosts.flat(0.001, per_row=0.0005)
     monkeypatch.setattr("paceline.profiling.pass_costs.measure", lambda *_, **__: curve)

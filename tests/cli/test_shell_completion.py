@@ -12,7 +12,7 @@ import pytest
 from command_line import environment, program
 from model_stores import ollama_model
 from paceline.cli.app import app
-from paceline.cli.shell_completion import print_completions
+from paceline.cli.help import print_completions
 from paceline.models import zoo
 from paceline.settings import CROSS_VOCAB, POLICIES, VERIFY
 
@@ -78,7 +78,7 @@ def test_the_shown_script_completes_in_bash(here: Path) -> None:
 
 
 def test_completion_imports_no_engine() -> None:
-    code = "import sys; from paceline.cli.app import app; from paceline.cli.shell_completion import *\n"
+    code = "import sys; from paceline.cli.app import app; from paceline.cli.help import *\n"
     code += "print_completions(app); print(*sys.modules, file=sys.stderr)"
     asked = {"_PACELINE_COMPLETE": "complete_bash", "COMP_WORDS": "paceline\nrun\n-m\n", "COMP_CWORD": "3"}
     done = subprocess.run(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advice_facts import PAIR, facts, gained, known
-from paceline.doctor.draft_advice import (
+from paceline.doctor.drafts import (
     NEVER_PAYS,
     AdviceRequest,
     DraftCandidate,

@@ -9,8 +9,7 @@ import pytest
 
 from bench_records import drafted, failed, plain, record
 from paceline.bench.run_file import Status, StoredRun
-from paceline.doctor.draft_advice import Measured
-from paceline.doctor.draft_facts import available_memory, newest_result
+from paceline.doctor.drafts import Measured, available_memory, newest_result
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.probe import MemoryInfo
 
@@ -87,5 +86,5 @@ def test_a_containers_limit_and_the_memory_of_gpus_count(
     )
     monkeypatch.setattr("paceline.hardware.gpus.read", lambda files: found)
     memory = MemoryInfo(2000, 1000, limit=limit)
-    monkeypatch.setattr("paceline.doctor.draft_facts.read_memory", lambda _: memory)
+    monkeypatch.setattr("paceline.doctor.drafts.read_memory", lambda _: memory)
     assert (available_memory(), available_memory(gpus=True)) == (free, free + 10**10)

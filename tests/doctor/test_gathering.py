@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.doctor import gathering
-from paceline.doctor.diagnosis import Evidence
-from paceline.doctor.gathering import evidence_of_models, evidence_of_run
+from paceline.doctor import diagnosis
+from paceline.doctor.diagnosis import Evidence, evidence_of_models, evidence_of_run
 from paceline.hardware.files import Limits
 from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
@@ -57,6 +56,6 @@ def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path)
     assert sum(evidence.times.values()) > 0
     assert evidence.others is not None
     assert evidence.others >= 0
-    assert ticks[gathering.RUN] <= gathering.TICKS
+    assert ticks[diagnosis.RUN] <= diagnosis.TICKS
     assert run["said"].startswith(("yes", "up to token"))
     assert (run["speedup"] is None) == (run["said"] != "yes")

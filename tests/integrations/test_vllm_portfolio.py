@@ -18,7 +18,7 @@ from paceline.backends.registry import open_tokenizer
 from paceline.integrations.vllm import Portfolio
 from paceline.integrations.vllm.portfolio import best_chain
 from paceline.models import zoo
-from paceline.prepare.corpus.build import Sources, build
+from paceline.prepare.corpus import Sources, build
 from paceline.speculative.errors import UsageError
 from paceline.speculative.tree import DraftTree
 from vllm_runner import Runner, Served, vllm_config

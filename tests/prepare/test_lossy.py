@@ -18,10 +18,15 @@ from gguf_architectures import write_architecture
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.bench.provenance import provenance
 from paceline.cli.app import app
-from paceline.prepare import experts, prefill
-from paceline.prepare.experts import measure_experts, usual_counts
-from paceline.prepare.prefill import measure_prefill
-from paceline.prepare.variants import score_text
+from paceline.prepare import variants
+from paceline.prepare.variants import (
+    fastest_experts,
+    measure_experts,
+    measure_prefill,
+    score_text,
+    soonest_share,
+    usual_counts,
+)
 from paceline.report.variants import write_experts, write_prefill
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
@@ -74,12 +79,12 @@ class Progress:
 def test_perplexity_is_that_of_the_texts_tokens(mixture: dict[str, Any]) -> None:
     with paceline.load(**mixture, drafters="none") as llm:
         tokens = llm.target.text.encode(TEXT)[:80]  # more than a pass
-        nats, likeliest = score_text(llm.target, tokens)
+        scores = score_text(llm.target, tokens)
         rows = teacher_forced_logits(llm.target, tokens, 1, 1)
     expected = [np.log(np.exp(row).sum()) - row[token] for row, token in zip(rows, tokens[1:], strict=False)]
-    assert len(nats) == len(tokens) - 1
-    assert np.allclose(nats[: len(expected)], expected, atol=1e-5)
-    assert likeliest[: len(rows)].tolist() == rows.argmax(axis=1)[: len(likeliest)].tolist()
+    assert len(scores.nats) == len(tokens) - 1
+    assert np.allclose(scores.nats[: len(expected)], expected, atol=1e-5)
+    assert scores.likeliest[: len(rows)].tolist() == rows.argmax(axis=1)[: len(scores.likeliest)].tolist()
 
 
 def test_each_number_of_experts_is_measured_beside_the_models_own(mixture: dict[str, Any]) -> None:
@@ -124,22 +129,21 @@ def test_the_fastest_within_the_bound_is_recommended() -> None:
         {"experts": 4, "rise": 0.02, "speed": {"none": 1.3, "lookup": 1.5}},
         {"experts": 2, "rise": 0.2, "speed": {"none": 1.9, "lookup": 2.0}},
     ]
-    assert experts.recommend(rows, 0.02) == {"experts": 4, "drafter": "lookup", "speed": 1.5}
-    assert experts.recommend(rows, 0.01) == {"experts": 8, "drafter": "lookup", "speed": 1.4}
+    assert fastest_experts(rows, 0.02) == {"experts": 4, "drafter": "lookup", "speed": 1.5}
+    assert fastest_experts(rows, 0.01) == {"experts": 8, "drafter": "lookup", "speed": 1.4}
     assert (usual_counts(1), usual_counts(4), usual_counts(8)) == ((), (3, 2, 1), (7, 6, 5, 3, 2, 1))
     rows = [
         {"share": 1.0, "agreement": 1.0, "first_token": 1.0},
         {"share": 0.5, "agreement": 0.95, "first_token": 0.6},
         {"share": 0.2, "agreement": 0.8, "first_token": 0.3},
     ]
-    assert [prefill.recommend(rows, bound)["share"] for bound in (0.99, 0.9, 0.5)] == [1.0, 0.5, 0.2]
-    assert prefill.recommend([{**rows[0], "agreement": 0.99}, *rows[1:]], 1.0)["share"] == 1.0
+    assert [soonest_share(rows, bound)["share"] for bound in (0.99, 0.9, 0.5)] == [1.0, 0.5, 0.2]
 
 
 def test_the_role_speed_uses_the_recommended_experts(
     mixture: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experts, "recommend", lambda *_: {"experts": 1})
+    monkeypatch.setattr(variants, "fastest_experts", lambda *_: {"experts": 1})
     measure_experts(LoadOptions.of(**mixture), Progress(), **QUICK, bound=1e9)
     capsys.readouterr()
     with paceline.load(**mixture, drafters="none", role="speed") as llm:
@@ -157,7 +161,7 @@ def test_the_role_speed_uses_the_recommended_experts(
 def test_the_role_speed_uses_the_recommended_share(
     pair: dict[str, Any], suite: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefill, "recommend", lambda rows, _: rows[1])
+    monkeypatch.setattr(variants, "soonest_share", lambda rows, _: rows[1])
     measure_prefill(LoadOptions.of(**pair), Progress(), shares=(0.3,), suite=suite, n=4)
     capsys.readouterr()
     with paceline.load(**pair, role="speed") as llm:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from advice_facts import PAIR, facts, gained, known
-from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, MeasuredFacts, advise
+from paceline.doctor.drafts import AdviceRequest, DraftCandidate, MeasuredFacts, advise
 from paceline.fits import LLAMA_CPP, TargetTraits, what_fits
-from paceline.report import advice as report
+from paceline.report import pairs as report
 
 
 def record(*candidates: DraftCandidate, how: MeasuredFacts | None = None, **more: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def draft(name: str = "draft", verdict: str = "same", **more: Any) -> DraftCandi
 
 def told(said: dict[str, Any]) -> str:
     out = io.StringIO()
-    report.write({"kinds": what_fits(TargetTraits(LLAMA_CPP, "restore")), **said}, out)
+    report.write_advice({"kinds": what_fits(TargetTraits(LLAMA_CPP, "restore")), **said}, out)
     return out.getvalue()
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.models.compatibility.check import MAPPING, NOTE, WARNING, CompatibilityReason
-from paceline.report.compatibility import WORDS, write
+from paceline.report.pairs import WORDS
+from paceline.report.pairs import write_compatibility as write
 
 REASONS = (
     CompatibilityReason("tokenizer", "BPE", "BPE", NOTE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from paceline.report.costs import blocks, notes, write
+from paceline.report.doctor import blocks, notes, write
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 
@@ -18,7 +18,8 @@ def a_record(draft: PassCosts | None = None, **more: Any) -> dict[str, Any]:
     target = PassCosts({256: {n: s / 50 for n, s in JAGGED.items()}, 1024: {1: 0.03, 2: 0.04}})
     made = {"paceline": "1.0", "engine": "an engine", "target": MODEL, "machine": {}, "threads": 2}
     rest = {"format": 1, "stored": [], "noise": {"target": 1.1}, "doubts": {}, "provenance": made}
-    return DecodingCosts(target, draft).as_dict() | rest | more
+    found: dict[str, Any] = {"kinds": [], "run": None, "causes": [], "read_errors": []}
+    return DecodingCosts(target, draft).as_dict() | rest | {"diagnosis": found} | more
 
 
 def text(record: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import machine_trees as trees
 from paceline.hardware.files import SystemFiles
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.probe import probe
-from paceline.report import hardware as report
+from paceline.report import doctor as report
 
 
 def told(record: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.report import models as report
+from paceline.report import pairs as report
 
 PLAIN = {
     "model": "ollama:llama3.2:3b",
@@ -35,7 +35,7 @@ MIXED = PLAIN | {
 
 
 def shown(models: list[dict[str, Any]], file: io.StringIO) -> list[str]:
-    report.write(models, file)
+    report.write_models(models, file)
     return re.sub(r"\x1b\[\d*m", "", file.getvalue()).splitlines()  # which bold is made of
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from paceline.drafter_table import DRAFTERS
-from paceline.report.sources import STYLES, SourceMarks
+from paceline.report.table import STYLES, SourceMarks
 
 PARTS = (("The", "target"), (" cat\t", "lookup"), ("", "model"), ("sat\r\x07", "lookup"), ("!", "model"))
 

@@ -17,20 +17,16 @@ from paceline.cli import (
     corpus,
     doctor,
     launch,
-    lossy,
+    models,
     options,
     pairs,
-    pull,
     replay,
     run,
     serve,
-    shell_completion,
     train,
-    transplant,
-    views,
-    zoo,
+    variants,
 )
-from paceline.cli.help import GroupedCommand
+from paceline.cli.help import VARIABLE, GroupedCommand, print_completions
 from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, install_exit_handlers
 from paceline.cli.output import print_note, take_verbose
 from paceline.speculative.errors import PacelineError
@@ -49,18 +45,18 @@ COMMANDS: dict[Callable[..., Any], str] = {
     replay.replay: "Score drafters on recorded requests.",
     pairs.check: "Check whether a draft fits.",
     pairs.pairs: "Find models, and drafts for one.",
-    transplant.transplant: "Give a draft another vocabulary.",
+    variants.transplant: "Give a draft another vocabulary.",
     train.train: "Train a draft head for a model.",
-    lossy.experts: "A mixture of experts with fewer experts a token.",
-    lossy.prefill: "Long prompts computed in part: time to the first token and quality.",
+    variants.experts: "A mixture of experts with fewer experts a token.",
+    variants.prefill: "Long prompts computed in part: time to the first token and quality.",
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
     launch.launch: "An agent or a chat page, set up for a server.",
-    pull.pull: "Download a model.",
+    models.pull: "Download a model.",
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
-for _name, _group in {"corpus": corpus, "views": views, "zoo": zoo}.items():
+for _name, _group in {"corpus": corpus, "views": variants, "zoo": models}.items():
     app.add_typer(_group.app, name=_name)
 
 
@@ -136,8 +132,8 @@ def main() -> None:
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
-    if shell_completion.VARIABLE in os.environ:
-        return shell_completion.print_completions(app)
+    if VARIABLE in os.environ:
+        return print_completions(app)
     install_exit_handlers()
     # A terminal that is not UTF-8 gets question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper

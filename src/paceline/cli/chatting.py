@@ -7,19 +7,18 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from threading import Event
 from typing import Any
 
 from rich.console import Console
 
 from paceline.api import LLM
 from paceline.cli.completion import PrefillProgress, SlowPassMonitor, as_record, until_interrupted
-from paceline.cli.conversation import Conversation, write_messages
-from paceline.cli.interrupts import INTERRUPTED, Interrupts, PendingInterrupt
+from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import with_typed_names
-from paceline.cli.texts import strip_block_quotes
-from paceline.report.sources import SourceMarks
-from paceline.report.table import details, summary, write_phases
+from paceline.cli.texts import Conversation, strip_block_quotes, write_messages
+from paceline.report.table import SourceMarks, details, summary, write_phases
 from paceline.request_handle import Generation
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.printable import count, printable, truncated
@@ -44,25 +43,22 @@ Ctrl-C          stops an answer, which stays as far as it came; at the prompt it
 CONTEXT_ADVICE = "-c N for a larger one; /clear begins anew"
 
 
+@dataclass
 class ChatLoop:
     """A chat with a model. Answers go to stdout, everything else to stderr.
     request: arguments of LLM.stream, without the prompt and the sampling; each turn increments the seed.
-    early: notes Ctrl-C before an answer has begun. interactive: Ctrl-C stops an answer, not the chat."""
+    early: set by Ctrl-C before an answer has begun. interactive: Ctrl-C stops an answer, not the chat."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        conversation: Conversation,
-        request: dict[str, Any],
-        sampling: Sampling,
-        early: PendingInterrupt,
-        *,
-        interactive: bool,
-    ) -> None:
-        self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
-        self._request, self._sampling = request, sampling
+    llm: LLM
+    conversation: Conversation
+    request: dict[str, Any]
+    sampling: Sampling
+    early: Event
+    interactive: bool
+
+    def __post_init__(self) -> None:
         self._marks, self._show_sources = SourceMarks(Console(file=sys.stdout)), False
-        self._slowness = SlowPassMonitor(llm)
+        self._slowness = SlowPassMonitor(self.llm)
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
             "help": lambda _: note(HELP.rstrip("\n")),
@@ -88,7 +84,7 @@ class ChatLoop:
                     self._commands[command[1]]((command[2] or "").strip())
                 elif message := strip_block_quotes(line.strip()):
                     stopped = self._answer(message)
-                    if stopped and not self._interactive:
+                    if stopped and not self.interactive:
                         return INTERRUPTED
             except BrokenPipeError:
                 raise
@@ -101,17 +97,17 @@ class ChatLoop:
 
     def _answer(self, message: str) -> bool:
         """Answer a message. Return True if Ctrl-C stopped the answer."""
-        conversation = self._conversation
+        conversation = self.conversation
         conversation.messages.append({"role": "user", "content": message})
         with ExitStack() as unanswered, Interrupts() as interrupts:
             unanswered.callback(conversation.messages.pop)
             interrupts.defer_first()
-            if self._early.pressed:
-                self._early.forget()
+            if self.early.is_set():
+                self.early.clear()
                 interrupts.pressed = True
             prompt, dropped = conversation.prompt()
             if dropped:
-                full = f"the context of {self._llm.target.caps.n_ctx:,} tokens is full"
+                full = f"the context of {self.llm.target.caps.n_ctx:,} tokens is full"
                 note(f"{full}: the model no longer sees the oldest turns, {dropped} more ({CONTEXT_ADVICE})")
             generation = self._decode(prompt, interrupts)
             if generation.tokens:
@@ -121,7 +117,7 @@ class ChatLoop:
             note("stopped before the first word: your message was removed")
             return True
         conversation.add_answer(prompt, generation)
-        self._request["seed"] += 1
+        self.request["seed"] += 1
         if not generation.text.strip():
             note("(an empty answer: the model ended its turn at once)")
         if generation.stop_reason == "context":
@@ -133,10 +129,10 @@ class ChatLoop:
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
         """Print an answer until its end or Ctrl-C."""
         length, reading = 0, PrefillProgress(interrupts)
-        request = self._request | asdict(self._sampling)
-        request["max_tokens"] = request["max_tokens"] or self._llm.target.caps.n_ctx
-        wrap = WordWrap(shutil.get_terminal_size().columns).feed if self._interactive else str
-        with closing(reading), self._llm.stream(prompt, on_prefill=reading, **request) as stream:
+        request = self.request | asdict(self.sampling)
+        request["max_tokens"] = request["max_tokens"] or self.llm.target.caps.n_ctx
+        wrap = WordWrap(shutil.get_terminal_size().columns).feed if self.interactive else str
+        with closing(reading), self.llm.stream(prompt, on_prefill=reading, **request) as stream:
             for piece in until_interrupted(stream, interrupts):
                 length += len(piece.text)
                 text = self._marks.marked(piece.parts) if self._show_sources else wrap(piece.text)
@@ -147,7 +143,7 @@ class ChatLoop:
         return generation
 
     def _stats(self, _: str) -> None:
-        conversation, n_ctx = self._conversation, self._llm.target.caps.n_ctx
+        conversation, n_ctx = self.conversation, self.llm.target.caps.n_ctx
         if self._last is not None:
             note(f"{summary(self._last)}\n{details(self._last)}")
             write_phases(self._last, sys.stderr)
@@ -156,24 +152,24 @@ class ChatLoop:
 
     def _sources(self, _: str) -> None:
         self._show_sources = not self._show_sources
-        drafters = self._llm.drafter.name.split(",")
+        drafters = self.llm.drafter.name.split(",")
         note(self._marks.legend(drafters) if self._show_sources else "sources: not shown")
 
     def _system(self, text: str) -> None:
         if text:
-            self._conversation.system = strip_block_quotes(text)
-        prompt = self._conversation.system
+            self.conversation.system = strip_block_quotes(text)
+        prompt = self.conversation.system
         note(f"system prompt: {'the template may have one' if prompt is None else truncated(prompt)}")
 
     def _save(self, name: str) -> None:
         if not name:
             raise UsageError("/save: where to? Name a file: /save talk.json")
         file = expand_user(name)
-        write_messages(file, self._conversation.messages)
-        note(f"{printable(str(file))}: {count(len(self._conversation.messages), 'message')} written")
+        write_messages(file, self.conversation.messages)
+        note(f"{printable(str(file))}: {count(len(self.conversation.messages), 'message')} written")
 
     def _clear(self, _: str) -> None:
-        self._conversation.clear()
+        self.conversation.clear()
         note("history cleared; system prompt kept")
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import median
 from time import monotonic
 from typing import IO, Any
@@ -22,8 +22,7 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_detail, print_json, print_note
 from paceline.cli.references import base_model
 from paceline.engine import Stream
-from paceline.report.sources import SourceMarks
-from paceline.report.table import comparison, details, summary, write_phases
+from paceline.report.table import SourceMarks, comparison, details, summary, write_phases
 from paceline.request_handle import Generation, StepOutput
 from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError
@@ -63,7 +62,6 @@ class PrefillProgress:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Remove the line."""
         if self._width:
             sys.stderr.write(f"\r{'':{self._width}}\r")
             sys.stderr.flush()
@@ -105,42 +103,39 @@ class SlowPassMonitor:
         return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"
 
 
+@dataclass
 class Completion:
     """The completion of one prompt. Raises UsageError if the recorder's file is of another vocabulary.
     request: arguments of LLM.stream, without the prompt and the sampling.
     chat: use the model's chat template."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        request: dict[str, Any],
-        sampling: Sampling,
-        interrupts: Interrupts,
-        *,
-        as_json: bool,
-        show_sources: bool,
-        show_stats: bool,
-        recorder: Recorder | None,
-        chat: bool,
-    ) -> None:
-        if recorder is not None:
-            recorder.begin(llm.target.vocab, llm.target.name)
-        self._llm, self._sampling, self._interrupts, self._recorder = llm, sampling, interrupts, recorder
-        self._request = request | asdict(sampling)
-        self._as_json, self._show_stats, self._chat = as_json, show_stats, chat
-        self._slowness = SlowPassMonitor(llm)
-        self._marks = SourceMarks(Console(file=sys.stdout)) if show_sources else None
+    llm: LLM
+    request: dict[str, Any]
+    sampling: Sampling
+    interrupts: Interrupts
+    as_json: bool
+    show_sources: bool
+    show_stats: bool
+    recorder: Recorder | None
+    chat: bool
+
+    def __post_init__(self) -> None:
+        if self.recorder is not None:
+            self.recorder.begin(self.llm.target.vocab, self.llm.target.name)
+        self.request = self.request | asdict(self.sampling)
+        self._slowness = SlowPassMonitor(self.llm)
+        self._marks = SourceMarks(Console(file=sys.stdout)) if self.show_sources else None
 
     def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
         """Return the tokens of the conversation, or of the text without a chat template.
         Raises ModelError for an unusable template. wants_chat: the user requested a chat."""
-        llm = self._llm
-        if self._chat and not wants_chat:
+        llm = self.llm
+        if self.chat and not wants_chat:
             print_detail("an instruct model: the prompt goes through its chat template (--no-chat: without)")
         elif wants_chat and not llm.has_chat_template:
             raise base_model(llm.target.origin)
         try:
-            return llm.chat_tokens(messages) if self._chat else llm.tokens(text)
+            return llm.chat_tokens(messages) if self.chat else llm.tokens(text)
         except ModelError as error:
             raise ModelError(f"{error} (--no-chat does without)") from error
 
@@ -148,28 +143,28 @@ class Completion:
         """Complete the prompt and print its figures. Return the exit code."""
         self._legend()
         run = self._decode(prompt, plain=False)
-        if self._as_json:
+        if self.as_json:
             self._print_json(run)
         else:
             self._measure_plain(prompt, run)
-            is_cut = self._chat and run["stop_reason"] == "length"
+            is_cut = self.chat and run["stop_reason"] == "length"
             cut = f"; cut after {count(run['n_tokens'], 'token')} (-n N for more)" if is_cut else ""
             print_note(f"{summary(run)}{cut}")
         self._end(run, sys.stderr)
-        return INTERRUPTED if self._interrupts.pressed else 0
+        return INTERRUPTED if self.interrupts.pressed else 0
 
     def _measure_plain(self, prompt: Sequence[int], run: dict[str, Any]) -> None:
         """Decode a few tokens plainly after a drafted answer, and add their speed to its record."""
-        tokens, n_ctx = [*prompt, *run["tokens"]], self._llm.target.caps.n_ctx
+        tokens, n_ctx = [*prompt, *run["tokens"]], self.llm.target.caps.n_ctx
         short = run["n_tokens"] < MIN_ANSWER_TOKENS or not run["stats"]["accepted"]
-        if short or self._interrupts.pressed or len(tokens) + PLAIN_TOKENS > n_ctx:
+        if short or self.interrupts.pressed or len(tokens) + PLAIN_TOKENS > n_ctx:
             return
-        with self._llm.stream(tokens, plain=True, ignore_eos=True, remember=False) as stream:
+        with self.llm.stream(tokens, plain=True, ignore_eos=True, remember=False) as stream:
             times = [monotonic()]
             for _ in stream:
                 times.append(monotonic())
                 enough = len(times) > PLAIN_TOKENS or times[-1] - times[0] > PLAIN_SECONDS
-                if enough or self._interrupts.pressed:
+                if enough or self.interrupts.pressed:
                     break
         first = len(times) // 2  # the first passes after those of several rows are slower
         if len(times) > 1 and times[-1] > times[first - 1]:
@@ -178,26 +173,26 @@ class Completion:
     def compare(self, prompt: Sequence[int]) -> int:
         """Complete the prompt plainly, then with drafts. Return the exit code. Raises NotLosslessError."""
         record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
-        with closing(PrefillProgress(self._interrupts)) as prefill:
-            warm = warm_up(self._llm, prompt, prefill)
+        with closing(PrefillProgress(self.interrupts)) as prefill:
+            warm = warm_up(self.llm, prompt, prefill)
         record |= {"n_read": warm.n_prefilled, "prompt_tokens_per_second": warm.prompt_tokens_per_second}
         self._legend()
-        for name, heading in (("plain", "plain"), ("drafted", f"drafted ({self._llm.drafter.name})")):
-            if not self._interrupts.pressed:
-                if not self._as_json:
+        for name, heading in (("plain", "plain"), ("drafted", f"drafted ({self.llm.drafter.name})")):
+            if not self.interrupts.pressed:
+                if not self.as_json:
                     print_note(f"--- {heading} ---")
                 record[name] = self._decode(prompt, plain=name == "plain")
-        if self._interrupts.pressed:
-            if self._as_json:
+        if self.interrupts.pressed:
+            if self.as_json:
                 self._print_json(record)
             return INTERRUPTED
         plain, drafted = record["plain"], record["drafted"]
-        judgement = judge(self._llm, prompt, plain["tokens"], drafted["tokens"], self._sampling)
+        judgement = judge(self.llm, prompt, plain["tokens"], drafted["tokens"], self.sampling)
         record["speedup"] = drafted["tokens_per_second"] / plain["tokens_per_second"]
         record |= {"identical": judgement.identical, "verdict": judgement.verdict}
         if judgement.difference is not None:
             record["difference"] = vars(judgement.difference) | {"near_tie": judgement.difference.near_tie}
-        if self._as_json:
+        if self.as_json:
             self._print_json(record)
         else:
             print_note("")
@@ -208,12 +203,12 @@ class Completion:
 
     def _decode(self, prompt: Sequence[int], *, plain: bool) -> dict[str, Any]:
         """Stream one generation until its end or Ctrl-C. Return its record."""
-        sources, length, request = list[str](), 0, self._request
-        prefill = PrefillProgress(self._interrupts)
-        with closing(prefill), self._llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
-            self._interrupts.defer_first()
+        sources, length, request = list[str](), 0, self.request
+        prefill = PrefillProgress(self.interrupts)
+        with closing(prefill), self.llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
+            self.interrupts.defer_first()
             try:
-                for piece in until_interrupted(stream, self._interrupts):
+                for piece in until_interrupted(stream, self.interrupts):
                     sources += piece.sources
                     length += len(piece.text)
                     self._show(piece.text if self._marks is None else self._marks.marked(piece.parts))
@@ -221,7 +216,7 @@ class Completion:
                 self._record(prompt, stream.result(), plain=plain)
         generation = stream.result()
         self._show(generation.text[length:] + ("" if generation.text.endswith("\n") else "\n"))
-        if not self._as_json:
+        if not self.as_json:
             if generation.complete is False:
                 print_note("the text is cut short of what the grammar asks for")
             if not generation.text.strip() and generation.stop_reason is not None:
@@ -232,35 +227,35 @@ class Completion:
 
     def _record(self, prompt: Sequence[int], generation: Generation, *, plain: bool) -> None:
         """Add the first answer to the recorder's file: in a comparison, the plain answer."""
-        recorder, self._recorder = self._recorder, None
+        recorder, self.recorder = self.recorder, None
         if recorder is not None and generation.tokens:
             recorder.add(
                 prompt,
                 generation,
                 id_=f"run-{uuid.uuid4().hex[:12]}",
-                sampling=self._sampling,
-                seed=self._request["seed"],
-                drafting=PLAIN if plain else self._llm.drafting,
+                sampling=self.sampling,
+                seed=self.request["seed"],
+                drafting=PLAIN if plain else self.llm.drafting,
             )
 
     def _show(self, text: str) -> None:
-        if not self._as_json:
+        if not self.as_json:
             print(text, end="", flush=True)
 
     def _legend(self) -> None:
-        if self._marks is not None and not self._as_json:
-            print(self._marks.legend(self._llm.drafter.name.split(",")), file=sys.stderr)
+        if self._marks is not None and not self.as_json:
+            print(self._marks.legend(self.llm.drafter.name.split(",")), file=sys.stderr)
 
     def _end(self, run: dict[str, Any], file: IO[str]) -> None:
         """Print the time of each phase (--stats), and a warning about slow passes."""
-        if self._show_stats and not self._as_json:
+        if self.show_stats and not self.as_json:
             file.write(f"\n{wrapped(details(run), file)}\n\n")
             write_phases(run, file)
         if warning := self._slowness.warning():
             print_note(f"paceline: {warning}")
 
     def _logprobs(self, generation: Generation) -> dict[str, Any]:
-        n = self._request["logprobs"]
+        n = self.request["logprobs"]
         if n is None:
             return {}
         return {
@@ -271,12 +266,12 @@ class Completion:
         }
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        vocab = self._llm.target.vocab
+        vocab = self.llm.target.vocab
         text = vocab.piece(token) or vocab.text(token)  # a control token's name
         return {"id": token, "text": text.decode(errors="replace"), "logprob": logprob}
 
     def _print_json(self, record: dict[str, Any]) -> None:
-        print_json(record | {"provenance": provenance(self._llm, self._request | {"chat": self._chat})})
+        print_json(record | {"provenance": provenance(self.llm, self.request | {"chat": self.chat})})
 
 
 def as_record(generation: Generation) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def build(
     from paceline.backends.registry import open_tokenizer
     from paceline.cli.progress import progress
     from paceline.models import zoo
-    from paceline.prepare.corpus.build import Sources
-    from paceline.prepare.corpus.build import build as build_corpus
+    from paceline.prepare.corpus import Sources
+    from paceline.prepare.corpus import build as build_corpus
 
     selected = [kind.strip() for kind in kinds.split(",")]
     texts = Sources(paths, logs, sources["globs"] or [], not sources["answers_only"])

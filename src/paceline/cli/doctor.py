@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
+from dataclasses import replace
 from typing import Any
 
 from paceline.cli import options
 from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, OptionGroup, option_table, with_option_groups
+from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import print_json, print_note, print_record
 from paceline.cli.references import resolve_models
+from paceline.settings import PLAIN, Drafting
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.speculative.validation import read_numbers
 
@@ -35,28 +39,45 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
         raise UsageError(f"--seconds {seconds}: must be above 0")
     models = resolve_models(models)
 
-    from paceline.cli import doctor_machine
+    from paceline.cli.progress import STEPS, by_share, progress
+    from paceline.doctor import diagnosis
+    from paceline.loading import load_options
+    from paceline.report.doctor import write, write_hardware
     from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
     from paceline.speculative.policy.costs import context_bucket
     from paceline.storage.costs import MeasurementEffort
+    from paceline.system.home import to_stderr
 
     # Costs have one curve a bucket of context lengths: the longest in each is measured.
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else TOKEN_COUNTS)
-    hardware = doctor_machine.probe_hardware(models.target, models.engine.kernels)
+    hardware = diagnosis.probe_hardware(models.target, models.engine.kernels)
     record = {"hardware": hardware.as_dict()}
+
+    def show_hardware() -> None:
+        if not as_json:
+            write_hardware(record["hardware"], sys.stdout)
+            print(flush=True)  # the rest takes a while
+
+    # Named drafters, unlike auto, measure nothing on loading.
+    drafting = Drafting(drafters=("model",), cross_vocab=drafting["cross_vocab"])
+    if models.target is not None and models.draft is None:
+        drafting = PLAIN
     try:
-        record |= doctor_machine.examine(
-            models, drafting["cross_vocab"], hardware, effort, refresh=measuring["refresh"], as_json=as_json
-        )
+        with Interrupts() as interrupts, load_options(replace(models, drafting=drafting)) as llm:
+            show_hardware()
+            drafted = {} if llm.draft is None else {"draft": STEPS, diagnosis.RUN: diagnosis.TICKS}
+            with progress({"target": STEPS, **drafted}, interrupts) as tick:
+                again = measuring["refresh"]
+                record |= diagnosis.report_costs(llm, effort, to_stderr, by_share(tick), again=again)
+                record["diagnosis"] = diagnosis.diagnose_models(llm, hardware, record, tick)
     except MissingExtraError:  # without an engine only the hardware is known
+        show_hardware()
         if as_json:
             print_json(record)
-        else:
-            doctor_machine.show(hardware)
         raise
-    print_record(record, as_json, doctor_machine.write)
+    print_record(record, as_json, write)
     if record["stored"]:
         roles = " and ".join(record["stored"])
         print_note(f"{roles}: as measured before and updated by use; --refresh measures anew")

@@ -116,14 +116,11 @@ def setting_options(
     return option_table(panel, *rows, env=env)
 
 
-def _models(
-    *, target: str | None = None, draft: str | None = None, flash_attention: str | None = None, **given: Any
-) -> LoadOptions:
+def _models(*, flash_attention: str | None = None, **given: Any) -> LoadOptions:
     """Return the options that choose and run the models."""
     if flash_attention is not None:
         given["flash_attention"] = FLASH_ATTENTION[flash_attention]
-    quality = Quality(**{name: given.pop(name) for name in ("lossy", "role") if name in given})
-    return LoadOptions(target, draft, engine=EngineOptions(**given), quality=quality)
+    return LoadOptions.of(**given)
 
 
 MODEL_OPTIONS = OptionGroup(

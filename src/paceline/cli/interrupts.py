@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 
 from paceline.system.leaving import exit_now
@@ -21,18 +21,16 @@ _ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if ha
 
 
 @contextmanager
-def on_interrupt(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let Ctrl-C call `handler`, as long as no `Interrupts` is entered."""
+def on_interrupt(
+    handler: Callable[[int, FrameType | None], object] = signal.default_int_handler,
+) -> Iterator[None]:
+    """Let Ctrl-C call `handler`, as long as no `Interrupts` is entered. By default it raises
+    KeyboardInterrupt, for work that waits in Python only."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def raise_on_interrupt() -> AbstractContextManager[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, for work that waits in Python only."""
-    return on_interrupt(signal.default_int_handler)
 
 
 def install_exit_handlers() -> None:
@@ -95,15 +93,3 @@ class Interrupts:
             if number != signal.SIGINT or not self._deferred or allowed == 0:
                 exit_now(128 + number)
             allowed -= 1
-
-
-class PendingInterrupt:
-    """Ctrl-C before an answer has begun, for `on_interrupt(pending.note)`."""
-
-    pressed = False
-
-    def forget(self) -> None:
-        self.pressed = False
-
-    def note(self, _number: int, _frame: object) -> None:
-        self.pressed = True

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.help import COMPLETIONS
 from paceline.cli.references import file_option
-from paceline.cli.shell_completion import COMPLETIONS
 from paceline.drafter_table import DRAFTERS
 
 EPILOG = (

@@ -20,7 +20,7 @@ from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import printable
 
 if TYPE_CHECKING:
-    from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured
+    from paceline.doctor.drafts import AdviceRequest, DraftCandidate, Measured
     from paceline.models.headers.facts import ModelFacts
     from paceline.models.stores.inventory import Inventory
 
@@ -56,12 +56,14 @@ def pairs(
     Speeds were measured here, by `paceline bench` or --measure. Other drafts are ordered by their files and
     the costs of passes."""
     from paceline.cli.references import resolved
-    from paceline.doctor.draft_advice import AdviceRequest
+    from paceline.doctor.drafts import AdviceRequest
     from paceline.drafts import header_traits
     from paceline.fits import what_fits
     from paceline.hardware.threads import choose_threads
     from paceline.models import zoo
+    from paceline.models.headers.header import read_model_facts
     from paceline.models.stores.inventory import list_models
+    from paceline.report import pairs as report
 
     task, measure = request["task"], request["measure"]
     AdviceRequest(task)  # raises for an unknown task
@@ -69,12 +71,22 @@ def pairs(
     if measure and target is None:
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
-        facts = None if target is None else _target(target)
+        facts = None if target is None else read_model_facts(resolved(target))
+        if facts is not None and not facts.size:
+            raise ModelError(f"{target}: has no weights: fetch them too")
         toys = {} if facts is None else {"zoo:draft": zoo.draft_path()}  # a draft, no model to list
         inventory = list_models(folders or [], own=zoo.installed_real_models() | toys)
         inventory.notes.extend(_head_lines(inventory, target, facts))
         if facts is None:
-            _list(inventory, as_json)
+            if as_json:
+                print_json(inventory.as_dict())
+                return 0
+            if inventory.models:
+                report.write_models([model.as_dict() for model in inventory.models], sys.stdout)
+            else:
+                print("\n".join(report.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
+            for line in report.first_notes(inventory.notes):
+                print_note(line)
             return 0
         notes = dict.fromkeys(inventory.notes)  # each once, in order
         candidates = _candidates(facts, inventory, notes.setdefault)
@@ -84,32 +96,13 @@ def pairs(
         advice = _advise(facts, candidates, wanted, engine, n_measured, notes.setdefault, interrupts)
     advice["target"]["reference"] = target
     advice["kinds"] = what_fits(header_traits(resolved(str(target))))
-    _print(advice, list(notes), as_json)
-    return 0
-
-
-def _target(text: str) -> ModelFacts:
-    from paceline.cli.references import resolved
-    from paceline.models.headers.header import read_model_facts
-
-    facts = read_model_facts(resolved(text))
-    if not facts.size:
-        raise ModelError(f"{text}: has no weights: fetch them too")
-    return facts
-
-
-def _list(inventory: Inventory, as_json: bool) -> None:
-    from paceline.report import models
-
     if as_json:
-        print_json(inventory.as_dict())
-        return
-    if inventory.models:
-        models.write([model.as_dict() for model in inventory.models], sys.stdout)
-    else:
-        print("\n".join(models.no_models_lines(inventory.as_dict()["places"])), file=sys.stderr)
-    for line in models.first_notes(inventory.notes):
+        print_json(advice | {"advice": report.advice(advice), "notes": list(notes)})
+        return 0
+    report.write_advice(with_typed_names(advice), sys.stdout)
+    for line in report.first_notes(list(notes)):
         print_note(line)
+    return 0
 
 
 def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | None) -> Iterator[str]:
@@ -133,7 +126,7 @@ def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | No
 
 def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
     """Return every smaller model, and what drafts in the target's own file, with the compatibility."""
-    from paceline.doctor.draft_advice import DraftCandidate, own_drafts
+    from paceline.doctor.drafts import DraftCandidate, own_drafts
     from paceline.models.compatibility.check import compare_all
     from paceline.models.headers.header import read_model_facts
 
@@ -169,8 +162,7 @@ def _advise(
 ) -> dict[str, Any]:
     """Rank the candidates. n_measured: the number of candidates to measure first."""
     from paceline.cli.progress import progress
-    from paceline.doctor.draft_advice import MODEL, MTP, advise
-    from paceline.doctor.draft_facts import known, measure
+    from paceline.doctor.drafts import MODEL, MTP, advise, known, measure
     from paceline.models.compatibility.known_pairs import known_drafts
 
     def ranked(now: dict[Path | None, Measured] | None = None) -> dict[str, Any]:
@@ -190,18 +182,6 @@ def _advise(
     return ranked(now)
 
 
-def _print(record: dict[str, Any], notes: Sequence[str], as_json: bool) -> None:
-    from paceline.report import advice as report
-    from paceline.report.models import first_notes
-
-    if as_json:
-        print_json(record | {"advice": report.advice(record), "notes": list(notes)})
-        return
-    report.write(with_typed_names(record), sys.stdout)
-    for line in first_notes(notes):
-        print_note(line)
-
-
 def check(
     target: Annotated[str, argument("TARGET", "The model to make faster.")],
     draft: Annotated[str, argument("DRAFT", "The smaller one that would draft.")],
@@ -218,12 +198,12 @@ def check(
     from paceline.models.compatibility.check import compare
     from paceline.models.headers.header import read_model_facts
     from paceline.models.names import is_view
-    from paceline.report.compatibility import write
+    from paceline.report.pairs import write_compatibility
 
     paths = resolved(target), resolved(draft)
     if (kind := kind_of(paths[1])) == DRAFT:
         compatibility = compare(*map(read_model_facts, paths))
-        print_record(compatibility.as_dict(), as_json, write)
+        print_record(compatibility.as_dict(), as_json, write_compatibility)
         return 0 if compatibility.usable else 3
     known, text = header_traits(paths[0]), "a part of the target"
     # What the target's own file has is of no matter for a head in another.

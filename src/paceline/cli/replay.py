@@ -127,20 +127,18 @@ def costs_of(
         return None
     from paceline.backends.registry import BackendSpec
     from paceline.hardware.threads import choose_threads
-    from paceline.profiling.pass_costs import as_costs, known_costs
+    from paceline.profiling.pass_costs import stored_costs
 
     settings: dict[str, Any] = {"threads": choose_threads(threads), "gpu_layers": 0}
     settings |= {"flash_attention": None, "cache_type": "f16", "exact_rows": 0}
-    paths = {"target": model} | ({} if draft is None else {"draft": Path(draft)})
-    stored = {role: known_costs(BackendSpec(path, settings), role) for role, path in paths.items()}
-    known = {role: costs for role, costs in stored.items() if costs is not None}
-    return as_costs(known) if len(known) == len(paths) else None
+    small = None if draft is None else BackendSpec(Path(draft), settings)
+    return stored_costs(BackendSpec(model, settings), small)
 
 
 def expected_of_mtp(model: Path, costs: DecodingCosts | None) -> list[float] | None:
     """Return the least and the most that the model's own layers for multi-token prediction may gain."""
     from paceline.backends.registry import backend_name
-    from paceline.doctor.draft_advice import COMPARED_CONTEXT, expected_speedups
+    from paceline.doctor.drafts import COMPARED_CONTEXT, expected_speedups
     from paceline.fits import LLAMA_CPP, USABLE
     from paceline.models.headers.header import read_model_facts
 

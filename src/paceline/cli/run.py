@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import groups, options
-from paceline.cli.conversation import MessagesFile, SystemPrompt, first_messages
 from paceline.cli.groups import OptionGroup, option_table, with_drafting, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag
 from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
-from paceline.cli.texts import read_prompt
+from paceline.cli.texts import MessagesFile, SystemPrompt, first_messages, read_prompt
 from paceline.speculative.errors import UsageError
 
 PROMPT_OPTIONS = OptionGroup(option_table(

@@ -5,7 +5,7 @@ and sampled text has the same distribution, with other random draws."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,13 @@ def hf_generate(
 
     require_supported(generation_config)
     if stop_strings is not None:
-        stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
+        from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+
+        if stop_tokenizer is None:
+            raise UsageError("stop_strings need a tokenizer: give it as stop_tokenizer, too")
+        strings = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+        given_criteria = [*(stopping_criteria or ()), StopStringCriteria(stop_tokenizer, strings)]
+        stopping_criteria = StoppingCriteriaList(given_criteria)
     settings = Drafting(drafters=tuple(drafters), **(drafting or {}))
     target, drafter, policy = cached_target(model, settings, draft_model)
     if logits_processor:
@@ -82,7 +88,7 @@ def hf_generate(
                 max_tokens=limit - padding - len(prompt),
                 sampling=sampling,
                 seed=seed,
-                should_stop=StoppingCriteriaAdapter(input_ids[row], tokens, stopping_criteria),
+                should_stop=stopper(input_ids[row], tokens, stopping_criteria),
                 ignore_eos=True,  # the criteria include it
             )
             handles.append(run.add(request))
@@ -106,16 +112,6 @@ def require_supported(config: Any) -> None:
         if value != usual:
             why = "Paceline decodes one text for each prompt and keeps its tokens only"
             raise UsageError(f"{name}={value}: {why}; leave it out, or custom_generate")
-
-
-def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
-    """Return the criteria with one for stop strings. Raises UsageError without a tokenizer."""
-    from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
-
-    if tokenizer is None:
-        raise UsageError("stop_strings need a tokenizer: give it as stop_tokenizer, too (tokenizer is lost)")
-    texts = [strings] if isinstance(strings, str) else list(strings)
-    return StoppingCriteriaList([*(criteria or ()), StopStringCriteria(tokenizer, texts)])
 
 
 def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
@@ -156,20 +152,18 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
     return target, drafter, policy
 
 
-class StoppingCriteriaAdapter:
-    """transformers' stopping criteria, called after every token. tokens: collects the generated tokens."""
+def stopper(prompt: Any, tokens: list[int], criteria: Any) -> Callable[[int], bool]:
+    """Return transformers' stopping criteria as `should_stop`. tokens: collects the generated tokens."""
+    import torch
 
-    def __init__(self, prompt: Any, tokens: list[int], criteria: Any) -> None:
-        self._prompt, self._tokens, self._criteria = prompt, tokens, criteria
-
-    def __call__(self, token: int) -> bool:
-        import torch
-
-        self._tokens.append(token)
-        if not self._criteria:
+    def should_stop(token: int) -> bool:
+        tokens.append(token)
+        if not criteria:
             return False
-        new = torch.tensor(self._tokens, device=self._prompt.device)
-        return bool(self._criteria(torch.cat((self._prompt, new))[None], None).any())
+        new = torch.tensor(tokens, device=prompt.device)
+        return bool(criteria(torch.cat((prompt, new))[None], None).any())
+
+    return should_stop
 
 
 class ProcessedTarget:

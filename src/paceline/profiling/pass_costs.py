@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.backends.interface import Backend, ModelSetup
 from paceline.models.names import model_path
@@ -17,6 +18,7 @@ from paceline.speculative.policy.ledger import MAX_SHOWN_ROWS, break_even_reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 from paceline.system.home import Warn, to_stderr
 
+M = TypeVar("M", bound=ModelSetup)
 # The effort when a model is first loaded. Use adds what it leaves out (speculative/policy/costs.py);
 # `paceline doctor` measures for longer.
 QUICK_EFFORT = {
@@ -37,14 +39,16 @@ def cost_key(model: ModelSetup, role: str) -> dict[str, Any]:
     return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
 
 
-def known_costs(model: ModelSetup, role: str) -> CachedCosts | None:
-    """Return the stored costs of a model with these settings, or None."""
-    if not model_path(model.path).exists():
+def stored_costs(target: ModelSetup, draft: ModelSetup | None = None) -> DecodingCosts | None:
+    """Return the stored costs of the models with these settings; None if one was never measured."""
+    found = dict[str, CachedCosts]()
+    for role, model in roles(target, draft).items():
+        with suppress(PacelineError, ImportError, OSError):  # without the engine nothing was measured
+            if model_path(model.path).exists() and (cached := load(cost_key(model, role), _silent)):
+                found[role] = cached
+                continue
         return None
-    try:
-        return load(cost_key(model, role), _silent)
-    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured
-        return None
+    return as_costs(found)
 
 
 def costs_of(target: Backend, draft: Backend | None = None, *, warn: Warn = to_stderr) -> DecodingCosts:
@@ -145,7 +149,7 @@ def save(target: Backend, draft: Backend | None, costs: DecodingCosts) -> None:
             return  # one warning is enough
 
 
-def roles(target: Backend, draft: Backend | None) -> dict[str, Backend]:
+def roles(target: M, draft: M | None) -> dict[str, M]:
     return {"target": target} | ({} if draft is None else {"draft": draft})
 
 

@@ -1,17 +1,22 @@
-"""Tables for terminals and pipes. Cells are never cropped; piped tables are never wrapped."""
+"""Tables for terminals and pipes, and text with its drafted parts marked.
+
+Cells are never cropped; piped tables are never wrapped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import IO, Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.style import Style
 from rich.table import Table
 
+from paceline.drafter_table import DRAFTERS
 from paceline.speculative.printable import count
+from paceline.speculative.stats import TARGET
 from paceline.system.terminal import wrapped
 
 NOT_MEASURED = "-"
@@ -20,7 +25,8 @@ COLUMN_GAP = 2
 MIN_WRAPPED, MAX_NAME = 12, 24  # characters of a wrapped column, and of a name that is not wrapped
 BAR_WIDTH = 16  # characters of the longest bar
 
-
+STYLES = {row.source or row.name: Style.parse(row.colour) for row in DRAFTERS.values() if row.colour}
+OTHER = Style.parse("bold")  # for a source without a colour
 PHASES = {
     "draft": "proposing",
     "forward": "the target's passes",
@@ -127,20 +133,15 @@ def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
         rows.append((name, bar(speed, fastest), *figures))
     columns = ("", "", "tokens", "tokens/s", "speedup", "acceptance\nrate", "acceptance\nlength")
     write_table(columns, rows, file, 2)
-    sources(drafted["stats"], file)
+    by_source = drafted["stats"]["by_source"]
+    if len(by_source) > 1:  # each drafter's steps (called, verified, accepted) and tokens (drafted, accepted)
+        names = ("tried", "proposed", "right", "drafted", "accepted")
+        rows = [(name, *(f"{s[key]}" for key in names)) for name, s in by_source.items()]
+        write_table(("drafter", *names), rows, file, 1)
     if why := (drafted.get("policy") or {}).get("why"):
         file.write(f"{wrapped(why, file)}\n")
     file.write("".join(f"{line}\n" for line in prompt(record)))
     file.write(f"output identical: {verdict}\n")
-
-
-def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
-    """Write each drafter's steps (called, verified, accepted) and tokens (drafted, accepted)."""
-    if len(stats["by_source"]) < 2:
-        return
-    names = ("tried", "proposed", "right", "drafted", "accepted")
-    rows = [(name, *(f"{s[key]}" for key in names)) for name, s in stats["by_source"].items()]
-    write_table(("drafter", *names), rows, file, 1)
 
 
 def write_phases(run: Mapping[str, Any], file: IO[str]) -> None:
@@ -187,3 +188,25 @@ def write_table(
     with console.capture() as captured:
         console.print(table)
     file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+class SourceMarks:
+    """Marks of drafted text by drafter: colours on a terminal (NO_COLOR and TERM=dumb are obeyed), brackets
+    elsewhere. The target's text has none."""
+
+    def __init__(self, console: Console) -> None:
+        self._coloured = console.color_system is not None and not console.no_color
+
+    def marked(self, parts: Iterable[tuple[str, str]]) -> str:
+        groups = groupby((part for part in parts if part[0]), key=lambda part: part[1])
+        return "".join(self._mark("".join(text for text, _ in group), source) for source, group in groups)
+
+    def legend(self, drafters: Sequence[str]) -> str:
+        marked = [self._mark(name if self._coloured else "text", name) for name in drafters if name != "none"]
+        return "sources: " + ", ".join([TARGET, *marked])
+
+    def _mark(self, text: str, source: str) -> str:
+        if source == TARGET:
+            return text
+        # Console.print would drop control characters and expand tabs.
+        return STYLES.get(source, OTHER).render(text) if self._coloured else f"[{source}:{text}]"

@@ -82,6 +82,18 @@ def write_output(out: Path, *, force: bool) -> Iterator[Path]:
         raise PacelineError(f"{out}: {why}; make room there, or choose another name") from error
 
 
+@contextmanager
+def writing(place: object, left: str) -> Iterator[None]:
+    """Raise PacelineError in place of OSError, as of a full disk. left: what an interrupted run keeps."""
+    try:
+        yield
+    except OSError as error:
+        raise PacelineError(
+            f"{place}: cannot be written ({error.strerror or error}); make room there, and give the same "
+            f"command again: {left}"
+        ) from error
+
+
 def private_file(path: Path) -> BinaryIO:
     """Open `path` for writing, readable by the user only. Raises OSError."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, PRIVATE))

@@ -17,7 +17,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.models import zoo
-from paceline.prepare.corpus.build import PIECE, UNKNOWN_TOTAL, Sources, Tick, build
+from paceline.prepare.corpus import PIECE, UNKNOWN_TOTAL, Sources, Tick, build
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 from paceline.speculative.interfaces import Budget
 from paceline.storage.corpora import Corpus, find_corpus
@@ -138,7 +138,7 @@ def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
     assert find_corpus("mine", tokenizer.vocab).manifest.documents == 3
 
 
-@pytest.mark.parametrize("where", ["prepare.corpus.build.TokenFile.add", "storage.corpora.replace"])
+@pytest.mark.parametrize("where", ["prepare.corpus.TokenFile.add", "storage.corpora.replace"])
 def test_a_full_disk_leaves_the_old_corpus_and_no_litter(
     sources: Sources, tokenizer: Tokenizer, home: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from paceline.prepare.corpus import collect
-from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
+from paceline.prepare import corpus as collect
+from paceline.prepare.corpus import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 from training_answers import write_lines as lines
 

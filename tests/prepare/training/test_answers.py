@@ -15,8 +15,13 @@ from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training import answers
-from paceline.prepare.training.answer_folder import ANSWERS, HEADER
-from paceline.prepare.training.answers import GeneratedAnswers, GenerationProgress, generate_answers
+from paceline.prepare.training.answers import (
+    HEADER,
+    LINES,
+    GeneratedAnswers,
+    GenerationProgress,
+    generate_answers,
+)
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from training_answers import number_prompts, write_lines
@@ -36,7 +41,7 @@ def some_prompts(folder: Path, n: int, **options: Any) -> TrainingPrompts:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / ANSWERS).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / LINES).read_text().splitlines()]
 
 
 def content(found: GeneratedAnswers) -> dict[str, tuple[Any, ...]]:
@@ -125,12 +130,11 @@ def test_an_interrupted_run_goes_on_where_it_was(
 def test_a_torn_last_line_is_repaired(toy: LLM, prompts: TrainingPrompts, tmp_path: Path) -> None:
     out = tmp_path / "out"
     whole = content(generate_answers(toy, prompts, out, max_tokens=4))
-    data = (out / ANSWERS).read_bytes()
+    data = (out / LINES).read_bytes()
     last = data.rindex(b"\n", 0, -1) + 1
     for size in (len(data) - 1, (last + len(data)) // 2, last + 1, last, 3, 0):
-        (out / ANSWERS).write_bytes(data[:size])
+        (out / LINES).write_bytes(data[:size])
         assert content(generate_answers(toy, prompts, out, max_tokens=4)) == whole
-        assert len(lines(out)) == N
 
 
 @pytest.mark.parametrize(
@@ -148,14 +152,14 @@ def test_a_torn_last_line_is_repaired(toy: LLM, prompts: TrainingPrompts, tmp_pa
         '{"id":"1","prompt":[1],"tokens":[1],"held_out":false}',
     ],
 )
-def test_a_damaged_line_in_between_is_named(
+def test_a_damaged_line_is_answered_again(
     toy: LLM, prompts: TrainingPrompts, tmp_path: Path, line: str
 ) -> None:
     interrupted(toy, prompts, tmp_path, 2, max_tokens=4)
-    good = (tmp_path / ANSWERS).read_text()
-    (tmp_path / ANSWERS).write_text(f"{line}\n{good}")
-    with pytest.raises(UsageError, match=rf"{ANSWERS}, line 1: is damaged; remove it"):
-        generate_answers(toy, prompts, tmp_path, max_tokens=4)
+    good = (tmp_path / LINES).read_text()
+    (tmp_path / LINES).write_text(f"{line}\n{good}")
+    assert len(generate_answers(toy, prompts, tmp_path, max_tokens=4).answers) == N
+    assert (tmp_path / LINES).read_text().startswith(f"{line}\n{good}")
 
 
 @pytest.mark.parametrize(
@@ -170,10 +174,10 @@ def test_other_settings_are_refused_in_the_same_folder(
     toy: LLM, prompts: TrainingPrompts, tmp_path: Path, changed: dict[str, Any], named: str
 ) -> None:
     generate_answers(toy, prompts, tmp_path / "out", max_tokens=8)
-    before = (tmp_path / "out" / ANSWERS).read_bytes(), (tmp_path / "out" / HEADER).read_bytes()
+    before = (tmp_path / "out" / LINES).read_bytes(), (tmp_path / "out" / HEADER).read_bytes()
     with pytest.raises(UsageError, match=f"made with other settings: {named}; choose another folder"):
         generate_answers(toy, prompts, tmp_path / "out", **{"max_tokens": 8} | changed)
-    assert before == ((tmp_path / "out" / ANSWERS).read_bytes(), (tmp_path / "out" / HEADER).read_bytes())
+    assert before == ((tmp_path / "out" / LINES).read_bytes(), (tmp_path / "out" / HEADER).read_bytes())
 
 
 def test_another_target_or_tokenizer_is_refused(toy: LLM, prompts: TrainingPrompts, tmp_path: Path) -> None:
@@ -220,12 +224,12 @@ def test_the_same_folder_takes_more_prompts_and_returns_those_asked_for(toy: LLM
 def test_a_folder_of_something_else_is_left_alone(
     toy: LLM, prompts: TrainingPrompts, tmp_path: Path, header: str | None, why: str
 ) -> None:
-    (tmp_path / ANSWERS).write_text("mine\n")
+    (tmp_path / LINES).write_text("mine\n")
     if header is not None:
         (tmp_path / HEADER).write_text(header)
     with pytest.raises(UsageError, match=why):
         generate_answers(toy, prompts, tmp_path)
-    assert (tmp_path / ANSWERS).read_text() == "mine\n"
+    assert (tmp_path / LINES).read_text() == "mine\n"
 
 
 def test_a_full_disk_loses_nothing(
@@ -240,7 +244,7 @@ def test_a_full_disk_loses_nothing(
         append_line(path, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr("paceline.prepare.training.answer_folder.append_line", full)
+        patch.setattr("paceline.prepare.training.answers.append_line", full)
         with pytest.raises(PacelineError, match=r"No space left on device.*all 5 answers"):
             generate_answers(toy, prompts, out, max_tokens=8)
     assert len(lines(out)) == 5
@@ -319,7 +323,7 @@ def test_an_error_of_the_target_ends_the_run_and_keeps_the_answers(
     forward = toy.target.forward
 
     def failing(*given: Any) -> Any:
-        if (tmp_path / "out" / ANSWERS).exists():
+        if (tmp_path / "out" / LINES).exists():
             raise ModelError("out of memory")
         return forward(*given)
 

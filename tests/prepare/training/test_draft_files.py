@@ -60,7 +60,7 @@ def test_a_distilled_draft_is_an_ordinary_draft_model_whose_file_computes_what_w
 
     from paceline.backends.logit_drift import teacher_forced_logits
     from paceline.prepare.training.draft_model import DraftRecipe
-    from paceline.prepare.training.recipe import document_mask
+    from paceline.prepare.training.recipes import document_mask
 
     networks = list[Any]()
     write = DraftRecipe.write

@@ -15,7 +15,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.parts import DrafterInputs
 from paceline.drafts import kind_of, open_head
 from paceline.heads.exit_target import ExitTarget
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.features import OnlineFeatures
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
@@ -26,11 +26,11 @@ from paceline.speculative.request import GenerationRequest
 
 torch = pytest.importorskip("torch")
 
+from paceline.prepare.training.dataset import DraftVocabulary  # noqa: E402
 from paceline.prepare.training.evaluate import fit_temperature  # noqa: E402
 from paceline.prepare.training.features import Sequences  # noqa: E402  # needs torch
 from paceline.prepare.training.loop import Trainer  # noqa: E402
 from paceline.prepare.training.plan import make_plan  # noqa: E402
-from paceline.prepare.training.recipe import DraftVocabulary  # noqa: E402
 from paceline.prepare.training.train import embedding_of, make_recipe  # noqa: E402
 
 KINDS = ("exits", "kangaroo")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,23 +14,21 @@ import numpy as np
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.bench.replay.recording import append_line
-from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.feature_cache import (
+from paceline.prepare.training.answers import Answer
+from paceline.prepare.training.features import (
     HEADER,
-    INDEX,
-    TYPES,
-    CacheFiles,
     FeatureCache,
-    build_cache,
+    OnlineFeatures,
+    Sequences,
+    TrainingSequence,
+    fill_cache,
 )
-from paceline.prepare.training.features import OnlineFeatures, Sequences, TrainingSequence
 from paceline.speculative.errors import PacelineError, UsageError
 from training_answers import answer
 
 N = 9
+WIDTH = 8  # of the toy
 LAYERS, TOP_K = (0, 2), 3
-FILES = [f"{name}.npy" for name in TYPES]
 
 
 class CountingFeatures(OnlineFeatures):
@@ -49,11 +47,7 @@ def source(n: int = N, seed: int = 3, layers: tuple[int, ...] = LAYERS) -> Count
 
 
 def built(folder: Path, online: OnlineFeatures, model: str = "toy", **options: Any) -> FeatureCache:
-    return build_cache(online, folder, model, **options)
-
-
-def estimate_bytes(answers: Sequence[Answer], layers: int, width: int) -> int:
-    return CacheFiles(Path(), answers, layers, width, TOP_K).bytes(len(answers))
+    return fill_cache(online, folder, model, WIDTH, **options)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -70,9 +64,9 @@ def require_equal(cache: FeatureCache, online: OnlineFeatures) -> None:
             np.testing.assert_array_equal(getattr(stored, name), getattr(computed, name), strict=True)
 
 
-def stop_after(n: int) -> Callable[[int, int], None]:
-    def report(done: int, total: int) -> None:
-        if done >= n:
+def stop_after(n: int) -> Callable[[tuple[int, int]], None]:
+    def report(progress: tuple[int, int]) -> None:
+        if progress[0] >= n:
             raise KeyboardInterrupt
 
     return report
@@ -91,7 +85,7 @@ def test_a_cache_is_what_is_computed_online_in_any_order(tmp_path: Path) -> None
         np.testing.assert_array_equal(cache[number].ids, online[number % N].ids)
     with pytest.raises(IndexError):
         cache[N]
-    assert isinstance(cache[2].hidden, np.memmap)
+    assert not cache[2].hidden.flags.writeable  # mapped, not read
 
 
 def test_a_cache_of_more_layers_is_used_and_one_of_fewer_is_replaced(tmp_path: Path) -> None:
@@ -100,30 +94,19 @@ def test_a_cache_of_more_layers_is_used_and_one_of_fewer_is_replaced(tmp_path: P
     before = contents(tmp_path)
     some = source(4, layers=(0, 2))
     cache = built(tmp_path, some)
-    assert (cache.layers, some.computed, contents(tmp_path)) == ([0, 1, 2], 1, before)  # one for the width
+    assert (cache.layers, some.computed, contents(tmp_path)) == ((0, 1, 2), 0, before)
     answers = Sequences(cache, False, (2, 0))
     for one, stored in zip(answers, cache, strict=True):
         np.testing.assert_array_equal(one.hidden, stored.hidden[:, [2, 0]], strict=True)
         assert one.ids is stored.ids or np.array_equal(one.ids, stored.ids)
     interrupted(tmp_path, source(4, layers=(0, 3)), 2)
-    assert built(tmp_path, source(6, layers=(3,))).layers == [0, 3]  # the rest, too
-    assert built(tmp_path, source(6, layers=(1,))).layers == [1]
-
-
-def test_the_files_are_numpys_and_as_large_as_estimated(tmp_path: Path) -> None:
-    online = source()
-    built(tmp_path, online)
-    hidden = np.load(tmp_path / "hidden.npy")
-    expected = np.concatenate([one.hidden.astype(np.float16) for one in online])
-    np.testing.assert_array_equal(hidden, expected, strict=True)
-    assert np.load(tmp_path / "ids.npy").dtype == np.int32
-    size = sum((tmp_path / name).stat().st_size for name in FILES)
-    assert size == estimate_bytes(online.answers, len(LAYERS), online.target.width)  # type: ignore[attr-defined]
+    assert built(tmp_path, source(6, layers=(3,))).layers == (0, 3)  # the rest, too
+    assert built(tmp_path, source(6, layers=(1,))).layers == (1,)
 
 
 def test_the_size_is_told_first_and_progress_reaches_the_end(tmp_path: Path) -> None:
     told, online = list[Any](), source()
-    built(tmp_path, online, note=told.append, report=lambda done, total: told.append((done, total)))
+    built(tmp_path, online, note=told.append, report=told.append)
     note, *progress = told
     assert note.startswith(
         f"the hidden states of {N} answers take 0.00 GB in {tmp_path}, 0.00 GB of them new"
@@ -135,13 +118,13 @@ def test_a_cache_that_does_not_fit_is_refused_with_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     online = source()
-    size = estimate_bytes(online.answers, len(LAYERS), 8)
-    empty = estimate_bytes([], len(LAYERS), 8)
-    free = SimpleNamespace(free=size - empty - 1)
+    built(tmp_path / "whole", source())
+    size = sum(path.stat().st_size for path in (tmp_path / "whole").glob("*.features"))
+    free = SimpleNamespace(free=size - 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: free)
     with pytest.raises(UsageError, match=r"hidden states of 9 answers take .* GB, .* are free: make room"):
         built(tmp_path, online)
-    assert online.computed == 1  # for the width
+    assert online.computed == 0
     free.free += 1
     built(tmp_path, online)
 
@@ -152,56 +135,52 @@ def test_an_interrupted_build_goes_on_where_it_was(tmp_path: Path, n: int) -> No
     interrupted(tmp_path / "out", source(), n)
     online = source()
     require_equal(built(tmp_path / "out", online), source())
-    assert online.computed == 1 + N - n
+    assert online.computed == N - n
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", [*FILES, INDEX, HEADER])
-def test_files_that_were_cut_short_are_repaired(tmp_path: Path, name: str) -> None:
-    built(tmp_path / "whole", source())
-    whole = contents(tmp_path / "whole")
-    for size in {0, 1, 64, len(whole[name]) // 2, len(whole[name]) - 1}:
-        out = tmp_path / f"out{size}"
-        built(out, source())
-        os.truncate(out / name, size)
-        built(out, source())
-        assert contents(out) == whole
-
-
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
+@pytest.mark.parametrize("at", [0, 30, -1])
+def test_a_file_that_was_cut_short_or_changed_is_made_again(tmp_path: Path, at: int) -> None:
+    files = [built(tmp_path, source()).path(number) for number in range(N)]
+    whole = contents(tmp_path)
+    os.truncate(files[2], 7)
+    files[5].unlink()
+    data = bytearray(files[8].read_bytes())
     data[at] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_changed_byte_is_noticed(tmp_path: Path, name: str) -> None:
+    files[8].write_bytes(data)
     online = source()
     cache = built(tmp_path, online)
-    flip(tmp_path / name, -1)  # of the last sequence
-    cache[0]
-    with pytest.raises(PacelineError, match="sequence 8 has another checksum"):
-        cache[N - 1]
-    require_equal(built(tmp_path, source()), online)  # a build checks the last one
+    assert online.computed == 2  # without reading the others
+    require_equal(cache, source())
+    assert online.computed == 3
+    assert contents(tmp_path) == whole
+
+
+def test_a_damaged_header_makes_a_new_cache(tmp_path: Path) -> None:
+    built(tmp_path, source())
+    whole = contents(tmp_path)
+    os.truncate(tmp_path / HEADER, 20)
+    (tmp_path / "hidden.npy").touch()  # of an earlier format
+    built(tmp_path, source())
+    assert contents(tmp_path) == whole
 
 
 def test_more_answers_are_added_behind_those_there(tmp_path: Path) -> None:
     built(tmp_path / "out", source(5))
     online = source()
     require_equal(built(tmp_path / "out", online), source())
-    assert online.computed == 1 + N - 5
+    assert online.computed == N - 5
     built(tmp_path / "whole", source())
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_other_answers_are_computed_from_the_first_that_differs_on(tmp_path: Path) -> None:
+def test_another_answer_to_a_prompt_is_computed(tmp_path: Path) -> None:
     built(tmp_path, source())
     online = source()
     answers: list[Answer] = list(online.answers)
-    answers[3] = answer(2, 9, seed=99)
+    answers[3] = replace(answer(*map(int, answers[3].id.split("-")[:2]), seed=99), id=answers[3].id)
     online.answers = answers
     require_equal(built(tmp_path, online), online)
-    assert json.loads((tmp_path / INDEX).read_text().splitlines()[3])["id"] == answers[3].id
 
 
 @pytest.mark.parametrize("other", [{"seed": 4}, {"layers": (1, 3)}, {"layers": (3,)}])
@@ -212,18 +191,21 @@ def test_a_cache_of_another_target_or_other_layers_is_replaced(tmp_path: Path, o
 
 
 def test_a_full_disk_keeps_the_sequences_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, line: bytes) -> None:
-        if len(path.read_bytes().splitlines()) == 4:
+    write = Path.write_bytes
+
+    def full(path: Path, data: Any) -> int:
+        if len([*path.parent.glob("*.features")]) == 4:
+            write(path, bytes(data)[:9])
             raise OSError(errno.ENOSPC, "No space left on device")
-        append_line(path, line)
+        return write(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("paceline.prepare.training.feature_cache.append_line", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(PacelineError, match=r"written \(No space left on device\); make room there"):
             built(tmp_path, source())
     online = source()
     require_equal(built(tmp_path, online), source())
-    assert online.computed == 1 + N - 4
+    assert online.computed == N - 4
 
 
 def test_hidden_states_beyond_float16_are_refused(tmp_path: Path) -> None:

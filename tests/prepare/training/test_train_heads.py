@@ -36,11 +36,10 @@ pytest.importorskip("torch")
 import torch
 
 from paceline.prepare.training import loop
-from paceline.prepare.training.answer_folder import AnswerFolder, read_header
-from paceline.prepare.training.answers import CHECKPOINT, SPLIT
+from paceline.prepare.training.answers import CHECKPOINT, SPLIT, AnswerFolder, read_header
 from paceline.prepare.training.confidence import train_confidence
+from paceline.prepare.training.dataset import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.features import OnlineFeatures
-from paceline.prepare.training.recipe import DraftVocabulary, TrainingBatch
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
 
@@ -130,10 +129,10 @@ def test_the_acceptance_is_that_of_decoding(
     trained: tuple[str, Path, dict[str, Any]], llm: LLM, prompts: TrainingPrompts
 ) -> None:
     """The files have bfloat16: a near-tie may fall differently, so the numbers are those of the files."""
-    from paceline.prepare.training.recipe import Recipe
+    from paceline.prepare.training.recipes import Recipe
 
     _, folder, card = trained
-    target, settings = llm.target, read_header(folder / "answers").settings
+    target, settings = llm.target, read_header(folder / "answers")["settings"]
     answers = list(AnswerFolder(folder / "answers", settings, target.vocab.size).answers.values())
     split = json.loads((folder / SPLIT).read_text())
     held_out = [answer for answer in answers if split[answer.id]]
@@ -290,9 +289,6 @@ def test_another_setting_in_the_folder_of_a_run_is_refused(
             train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1, **other))
     with pytest.raises(UsageError, match="has a run with another kind"):
         train_head(llm, prompts, plan_of("eagle", tmp_path, epochs=1, use_cache=False))
-    state = checkpoint(tmp_path)
-    state["key"]["options"] = {"depth": state["key"].pop("depth")}  # as earlier versions wrote it
-    torch.save(state, tmp_path / CHECKPOINT)
     assert train_head(llm, prompts, plan_of("medusa", tmp_path, epochs=1))["kind"] == "medusa"
     (tmp_path / CHECKPOINT).write_bytes(b"torn")
     with pytest.raises(UsageError, match=r"checkpoint.pt: cannot be read"):
@@ -331,24 +327,13 @@ def test_heads_share_answers_and_hidden_states(
     assert not (tmp_path / "eagle3" / "features").exists()
     alone = train_head(llm, prompts, plan_of("eagle3", tmp_path / "alone"))
     assert alone["acceptance"] == card["acceptance"]
-    monkeypatch.setattr(OnlineFeatures, "compute", compute_once(OnlineFeatures.compute))
+    monkeypatch.setattr(OnlineFeatures, "__getitem__", lambda *_: pytest.fail("computed again"))
     for kind in ("medusa", "exits", "kangaroo", "block"):
         plan = plan_of(kind, tmp_path / kind, cache=shared, epochs=1, evaluations=1)
         with pytest.raises(KeyboardInterrupt):
             train_head(llm, prompts, plan, stop_at(1, interrupt))
         assert (tmp_path / kind / CHECKPOINT).is_file()
         assert train_head(llm, prompts, plan)["kind"] == kind
-
-
-def compute_once(compute: Any) -> Any:
-    """Allow one sequence a training, which tells the width."""
-
-    def counted(self: Any, *given: Any) -> Any:
-        self.computed = getattr(self, "computed", 0) + 1
-        assert self.computed == 1, "computed again"
-        return compute(self, *given)
-
-    return counted
 
 
 def test_a_run_goes_on_with_its_answers_and_its_draft_vocabulary(

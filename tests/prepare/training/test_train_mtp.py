@@ -23,11 +23,12 @@ from paceline.heads.config import TargetFacts
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.gguf_writer import metadata_field
-from paceline.prepare.training.answer_folder import Answer
+from paceline.prepare.training.answers import Answer
+from paceline.prepare.training.dataset import DraftVocabulary, make_batch
 from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
 from paceline.prepare.training.mtp import MtpRecipe, add_mtp
 from paceline.prepare.training.plan import TrainingOptions
-from paceline.prepare.training.recipe import DraftVocabulary, Recipe, make_batch
+from paceline.prepare.training.recipes import Recipe
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import chain
 from training_answers import write_lines

@@ -78,7 +78,11 @@ def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter
     digits = b"%d".__mod__
     vocab = Vocab(n_vocab, "", None, frozenset(), False, False, text=digits, piece=digits)
     if options.corpora:
-        vocab = load_vocabulary(str(model.tokenizer or model.model))
+        path = Path(name := str(model.tokenizer or model.model))
+        facts = read_model_facts(path if path.exists() else file_of(f"hf:{name}"))
+        if facts.tokenizer is None:
+            raise ModelError(f"{name}: has no tokenizer that corpora can be compared with: leave them out")
+        vocab = make_vocab(facts.tokenizer)
         corpora = Corpora.find(options.corpora, vocab)
     names = options.drafters
     if names == (AUTO,):
@@ -90,12 +94,3 @@ def make_drafter(options: Options, model: Any, n_draft: int) -> PortfolioDrafter
     target = cast("Target", SimpleNamespace(vocab=vocab))  # drafters that copy need no more
     parts = DrafterInputs(drafting, target, caches=corpora.caches, stores=corpora.stores)
     return PortfolioDrafter([make(name, parts) for name in names])
-
-
-def load_vocabulary(name: str) -> Vocab:
-    """Return the vocabulary of a folder, a file or a cached model. Raises UsageError or ModelError."""
-    path = Path(name)
-    facts = read_model_facts(path if path.exists() else file_of(f"hf:{name}"))
-    if facts.tokenizer is None:
-        raise ModelError(f"{name}: has no tokenizer that corpora can be compared with: leave them out")
-    return make_vocab(facts.tokenizer)

@@ -55,7 +55,6 @@ class RequestTracker:
         self._by_ending: dict[TextSuffix, list[TrackedRequest]] = {}
 
     def begin(self) -> None:
-        """Begin a step of the batch."""
         self._step += 1
 
     def find(self, row: int, text: Tokens, n_new: int) -> tuple[TrackedRequest, Sequence[int]]:

@@ -1,34 +1,54 @@
-"""Answers of the target to training prompts, which it decodes with its drafters, several at a time."""
+"""Answers of the target to training prompts, which it decodes with its drafters, several at a time.
+
+They are in a folder, which an interrupted run goes on with: `answers.jsonl` has a line for each finished
+answer, `data.json` what they were made with."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.api import LLM
+from paceline.bench.jsonl import raw_lines
 from paceline.bench.prompts import encode_item, fill_messages
 from paceline.bench.provenance import provenance
+from paceline.bench.replay.recording import append_line
 from paceline.bench.suites.workload import Item
 from paceline.engine import BatchRun
-from paceline.prepare.corpus.collect import Skipped
-from paceline.prepare.training.answer_folder import Answer, AnswerFolder
+from paceline.prepare.corpus import Skipped
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.request_handle import RequestHandle
 from paceline.speculative.errors import ContextError, ModelError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.system.whole import write_json
+from paceline.system.strict_json import parse_json
+from paceline.system.whole import write_json, writing
 
+FORMAT = 2  # raised when a field changes its meaning or is removed
+HEADER, LINES = "data.json", "answers.jsonl"
+# Settings that all answers of a folder share, with their names in messages.
+SHARED_SETTINGS = {
+    "model": "the target",
+    "tokenizer": "its tokenizer",
+    "chat_template": "its chat template",
+    "max_tokens": "max_tokens (-n)",
+    "temperature": "the temperature",
+    "seed": "the seed",
+}
 MAX_TOKENS = 512  # of an answer
 CHECKPOINT, SPLIT = "checkpoint.pt", "split.json"  # of a run
 MIN_TOKENS = 32  # of the answers to train on, and of the held-out ones
@@ -36,6 +56,101 @@ ANSWERS, FEATURES, TRAINING = "answers", "features", "training"  # stages, and f
 
 Report = Callable[[str, Any], object]  # the stage, and its progress
 Note = Callable[[str], object]
+Ids = NDArray[np.int32]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+
+
+class AnswerLine(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    prompt: TokenIds
+    tokens: TokenIds
+    finish: str
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The target's answer to a prompt. id: the prompt's hash. finish: the reason of its end.
+    held_out: True if a training only evaluates on it; the folder does not know."""
+
+    id: str
+    prompt: Ids
+    tokens: Ids
+    finish: str
+    held_out: bool = False
+
+    @property
+    def all_tokens(self) -> Ids:
+        """The prompt's tokens, and the answer's."""
+        return np.concatenate([self.prompt, self.tokens])
+
+
+class AnswerFolder:
+    """The folder of answers with these settings. Raises UsageError if it has others.
+    A line that is cut short or damaged is no answer: its prompt is answered again."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], n_vocab: int) -> None:
+        self.folder, self.path = folder, folder / LINES
+        self._settings = settings
+        self.answers: dict[str, Answer] = {}  # by their prompt's hash
+        self._created = datetime.now(UTC).isoformat(timespec="seconds")
+        if (folder / HEADER).exists() or self.path.exists():
+            self._require_same(read_header(folder))
+        for line in raw_lines(self.path) if self.path.exists() else ():
+            with suppress(ValueError):
+                it = AnswerLine.model_validate_json(line.data)
+                if max(*it.prompt, *it.tokens) < n_vocab:
+                    ids = np.array(it.prompt, np.int32), np.array(it.tokens, np.int32)
+                    self.answers.setdefault(it.id, Answer(it.id, *ids, it.finish))
+
+    def _require_same(self, header: Mapping[str, Any]) -> None:
+        def short(value: Any) -> str:
+            return value[:8] or "none" if isinstance(value, str) else str(value)
+
+        before = header["settings"]
+        different = [
+            f"{name} ({short(before.get(key))}, now {short(self._settings[key])})"
+            for key, name in SHARED_SETTINGS.items()
+            if before.get(key) != self._settings[key]
+        ]
+        if different:
+            raise UsageError(
+                f"{self.folder}: its answers were made with other settings: {'; '.join(different)}; choose "
+                "another folder, or the same settings"
+            )
+        self._created = header.get("created") or self._created
+
+    def write_header(self, about: Mapping[str, Any]) -> None:
+        """Write data.json with what else is known. Raises PacelineError."""
+        header = {"format": FORMAT, "created": self._created, "settings": self._settings, **about}
+        with writing(self.folder, self._left):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / HEADER, header)
+
+    def add(self, answer: Answer) -> None:
+        """Append an answer; the system has it when this returns. Raises PacelineError."""
+        ids = {"prompt": answer.prompt.tolist(), "tokens": answer.tokens.tolist()}
+        line = json.dumps({"id": answer.id, **ids, "finish": answer.finish}, separators=(",", ":"))
+        with writing(self.folder, self._left):
+            append_line(self.path, line.encode() + b"\n")
+        self.answers[answer.id] = answer
+
+    @property
+    def _left(self) -> str:
+        return f"all {len(self.answers):,} answers so far are kept"
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Return data.json of a folder. Raises UsageError."""
+    path = folder / HEADER
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        header: dict[str, Any] = parse_json(path.read_bytes())
+        if header["format"] <= FORMAT and isinstance(header["settings"], dict):
+            return header
+    raise UsageError(
+        f"{path}: is missing or damaged, or of something else or a newer Paceline; choose another folder"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,10 +211,6 @@ def generate_answers(
         "seed": seed,
     }
     store = AnswerFolder(folder, settings, llm.target.vocab.size)
-    sampling = Sampling(temperature=temperature)
-    request = GenerationRequest(
-        prompt=(0,), max_tokens=max_tokens, sampling=sampling, seed=seed, remember=False
-    )
     store.write_header(
         {
             "sources": [asdict(source) for source in prompts.sources],
@@ -108,27 +219,33 @@ def generate_answers(
             "provenance": provenance(llm, {"max_tokens": max_tokens, "temperature": temperature}),
         }
     )
+    sampling = Sampling(temperature=temperature)
+    request = GenerationRequest(
+        prompt=(0,), max_tokens=max_tokens, sampling=sampling, seed=seed, remember=False
+    )
     limit = None if minutes is None else 60.0 * minutes
     return _Generation(llm, prompts, store, request, limit, report).run()
 
 
-@dataclass
 class _Generation:
-    """A run over the prompts without an answer."""
+    """A run over the prompts without an answer. limit: seconds, after which no prompt is begun."""
 
-    _llm: LLM
-    _prompts: TrainingPrompts
-    _store: AnswerFolder
-    _request: GenerationRequest
-    _limit: float | None
-    _report: Callable[[GenerationProgress], object]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        prompts: TrainingPrompts,
+        store: AnswerFolder,
+        request: GenerationRequest,
+        limit: float | None,
+        report: Callable[[GenerationProgress], object],
+    ) -> None:
+        self._llm, self._prompts, self._store = llm, prompts, store
+        self._request, self._limit, self._report = request, limit, report
         self._skipped = Skipped()
-        self._left = deque(item for item in self._prompts.items if item.id not in self._store.answers)
+        self._left = deque(item for item in prompts.items if item.id not in store.answers)
         self._waiting: dict[str, list[Item]] = {}  # by the hash of the prompt whose answer they go on from
         self._running, self._refused = dict[RequestHandle, Item](), set[str]()
-        self._before = self._done = len(self._prompts.items) - len(self._left)
+        self._before = self._done = len(prompts.items) - len(self._left)
         self._tokens, self._start = 0, monotonic()
 
     def run(self) -> GeneratedAnswers:
@@ -150,7 +267,9 @@ class _Generation:
     def _begin(self, run: BatchRun) -> None:
         """Queue prompts, while there are sessions and time. Those that cannot be decoded are skipped."""
         most = 2 * self._llm.target.caps.max_sessions  # no session waits for a prompt
-        while self._left and len(self._running) < most and not self._is_late:
+        while self._left and len(self._running) < most:
+            if self._limit is not None and monotonic() - self._start >= self._limit:
+                return
             item = self._left.popleft()
             unanswered = [one for one in item.referred if one not in self._store.answers]
             if not self._refused.isdisjoint(unanswered):
@@ -165,10 +284,6 @@ class _Generation:
                     self._skip(item, reason, error)
                 except (UsageError, ModelError) as error:
                     self._skip(item, "not encodable", error)
-
-    @property
-    def _is_late(self) -> bool:
-        return self._limit is not None and monotonic() - self._start >= self._limit
 
     def _make_request(self, item: Item) -> GenerationRequest:
         llm, request = self._llm, self._request
@@ -222,7 +337,7 @@ def gather_answers(
         temperature=plan.temperature,
         # A run that is trained already goes on with the answers that there are.
         minutes=0.0 if is_resumed else plan.answer_minutes or None,
-        report=lambda progress: report(ANSWERS, progress),
+        report=partial(report, ANSWERS),
     )
     for reason, n in found.skipped.counts.items():
         note(f"{n:,} prompts skipped: {reason}, first {found.skipped.examples[reason]}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -15,16 +15,9 @@ from paceline.api import LLM
 from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
 from paceline.heads.target import HeadTarget
-from paceline.prepare.training.answer_folder import Answer
 from paceline.prepare.training.answers import FEATURES, Note, Report, gather_answers
 from paceline.prepare.training.evaluate import draft_along, walk
-from paceline.prepare.training.features import (
-    FeatureSource,
-    OnlineFeatures,
-    Recorded,
-    Sequences,
-    TrainingSequence,
-)
+from paceline.prepare.training.features import OnlineFeatures, Recorded, Sequences, TrainingSequence
 from paceline.prepare.training.plan import TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
@@ -52,7 +45,7 @@ def collect(
     """Draft along the answers as greedy decoding does, and note every drafted token."""
     rows, labels = list[Floats](), list[float]()
 
-    def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+    def right_of(one: TrainingSequence) -> Callable[[int], int]:
         tick()
         session, score = draft.open(), 1.0
 
@@ -70,7 +63,8 @@ def collect(
 
         return draft_along(one, session, n_draft, is_right)
 
-    walk(sequences, accepted_of, n_draft, reads_target=isinstance(draft, HeadTarget))
+    drafts = ((one, right_of(one)) for one in sequences)
+    walk(drafts, n_draft, reads_target=isinstance(draft, HeadTarget))
     if not rows:
         raise UsageError("no token was drafted along the answers: let them be longer (-n)")
     return Examples(np.stack(rows), np.array(labels))
@@ -91,40 +85,16 @@ def train_confidence(
     check_shared(llm.target.vocab, draft.vocab)
     answers = gather_answers(llm, prompts, plan, report, note, MIN_TOKENS)
     layers = sorted(set(draft.config.layer_ids)) if isinstance(draft, HeadTarget) else ()
-    source: FeatureSource = OnlineFeatures(llm.target, answers, layers) if layers else TokensOnly(answers)
+    source = OnlineFeatures(llm.target, answers, layers)
     training, held_out = Sequences(source, False), Sequences(source, True)
     total, done = len(training) + len(held_out), count(1)
 
     def tick() -> None:
         report(FEATURES, (next(done), total))
 
-    found, record = fit_to_draft(draft, training, held_out, plan.options.n_draft, tick)
-    card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(plan.folder)}
-    found.write(plan.folder, card)
-    return card
-
-
-class TokensOnly(FeatureSource):
-    """A source of sequences without features, for a draft model that reads tokens alone."""
-
-    layers = ()
-
-    def __init__(self, answers: Sequence[Answer]) -> None:
-        self.answers = answers
-
-    def __getitem__(self, number: int) -> TrainingSequence:
-        answer, none = self.answers[number], np.zeros((0, 0), np.float16)
-        tokens = np.concatenate([answer.prompt, answer.tokens])
-        return TrainingSequence(tokens, none, none.astype(np.int32), none, len(answer.prompt))
-
-
-def fit_to_draft(
-    draft: Any, training: Recorded, held_out: Recorded, n_draft: int, tick: Callable[[], object]
-) -> tuple[Confidence, dict[str, Any]]:
-    """Fit a confidence. Return it with its quality on held-out answers, and that of the score alone, as the
-    policy calibrates it: by a line of its logit."""
-    seen, unseen = collect(draft, training, n_draft, tick), collect(draft, held_out, n_draft, tick)
+    seen, unseen = (collect(draft, some, plan.options.n_draft, tick) for some in (training, held_out))
     weights = fit(seen)
+    # The score alone, as the policy calibrates it: by a line of its logit.
     line = fit(Examples(seen.features[:, LINE], seen.accepted))
     record = {
         "examples": len(seen.accepted),
@@ -132,7 +102,10 @@ def fit_to_draft(
         "confidence": quality(sigmoid(unseen.features @ weights), unseen.accepted),
         "score": quality(sigmoid(unseen.features[:, LINE] @ line), unseen.accepted),
     }
-    return Confidence(str(draft.path), draft.identity()["model"], tuple(weights.tolist())), record
+    card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(plan.folder)}
+    found = Confidence(str(draft.path), draft.identity()["model"], tuple(weights.tolist()))
+    found.write(plan.folder, card)
+    return card
 
 
 def fit(examples: Examples) -> Floats:

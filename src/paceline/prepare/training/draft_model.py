@@ -7,23 +7,25 @@ arXiv:2504.18583)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.heads.arrays import rms_norm
-from paceline.heads.config import KIND_KEY, VERSION, HeadConfig, layer_entries
+from paceline.heads.config import KIND_KEY, VERSION, layer_entries
 from paceline.heads.decoder import LayerShape, Rotary, Weights, decoder_layers
 from paceline.heads.files import CARD, CONFIG, write_safetensors
 from paceline.models.names import model_path
-from paceline.prepare.training.evaluate import Acceptance, walk
+from paceline.prepare.training.dataset import TrainingBatch
+from paceline.prepare.training.evaluate import Acceptance, run_lengths, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
-from paceline.prepare.training.recipe import Recipe, TrainingBatch, document_mask, layer_weights
+from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
 from paceline.system.whole import write_json
 
@@ -65,37 +67,31 @@ class DraftRecipe(Recipe):
     base: LlamaFile | None = None
 
     def begin(self, target: Path, base: Path | None) -> None:
-        self.base = None if base is None else read_llama(base)
-
-    @property
-    def n_layers(self) -> int:
-        return self.base.layers if self.base else self.options.layers or LAYERS
-
-    @property
-    def draft_shape(self) -> LayerShape:
-        if self.base is not None:
-            return self.base.shape
+        if base is not None:
+            self.base = read_llama(base)
+            self.shape = self.base.shape
+            return
         width = self.options.width or WIDTH
         if width % HEAD_DIM or width > self.target.hidden:
             raise UsageError(
                 f"a width of {width} (--width): must be a multiple of {HEAD_DIM}, at most the target's "
                 f"{self.target.hidden}"
             )
-        return LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
+        self.shape = LayerShape(width, width // HEAD_DIM, KV_HEADS, HEAD_DIM, 3 * width)
 
     @property
-    def config(self) -> HeadConfig:
-        return replace(super().config, shape=self.draft_shape)
+    def n_layers(self) -> int:
+        return self.base.layers if self.base else self.options.layers or LAYERS
 
     def network(self, weights: Mapping[str, Any]) -> DraftLlama:
-        return DraftLlama(self.draft_shape, self.n_layers, weights)
+        return DraftLlama(self.shape, self.n_layers, weights)
 
     def weights(self, output: Any, embedding: Any) -> dict[str, Any]:
         if self.base is not None:
             if len(self.base.weights["embed_tokens.weight"]) != self.target.vocab:
                 raise VocabError("the draft model to begin with has another vocabulary than the target")
             return {name: torch.tensor(value) for name, value in self.base.weights.items()}
-        shape = self.draft_shape
+        shape = self.shape
         out = {"embed_tokens.weight": principal_components(embedding, shape.hidden)}
         for i in range(self.n_layers):
             out |= layer_weights(shape, f"layers.{i}.", shape.hidden, qk_norm=False)
@@ -108,28 +104,23 @@ class DraftRecipe(Recipe):
 
     def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
-        depth = min(n_draft, self.config.depth or n_draft)
+        with torch.inference_mode():
+            drafts = [(one, self.right_tokens(network, one).item) for one in sequences]
+        return walk(drafts, min(n_draft, self.config.depth or n_draft))
 
-        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
-            with torch.inference_mode():
-                return self._accepted(network, depth, one)
-
-        return walk(sequences, accepted_of, depth)
-
-    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
-        """See `accepted_of` of walk."""
+    def right_tokens(self, network: DraftLlama, one: TrainingSequence) -> NDArray[np.int64]:
+        """Return how many drafted tokens are right from each of the answer's on."""
         tokens = torch.from_numpy(one.tokens.astype(np.int64))
         guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
-        # A chain is right as long as each guess behind the true text is.
-        right = (guesses[:-1] == tokens[1:]).numpy()
-        return lambda n: int(np.argmin(np.append(right[n - 1 : n - 1 + depth], False)))
+        return run_lengths((guesses[:-1] == tokens[1:]).numpy()[one.first_answer - 1 :])
 
     def path(self, folder: Path, target: Any) -> Path:
-        return folder / FILE if model_path(target.path).is_file() else folder
+        is_file = not self.is_parallel and model_path(target.path).is_file()
+        return folder / FILE if is_file else folder
 
     def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
         """Write draft.gguf for a GGUF target, else a folder of a transformers model."""
-        shape, source = self.draft_shape, model_path(target.path)
+        shape, source = self.shape, model_path(target.path)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CARD, card)
         if source.is_file():
@@ -182,23 +173,15 @@ class ParallelDraftRecipe(DraftRecipe):
         targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
         return self.sampled_loss([outputs[answered], *blocks], network.embedding, targets)
 
-    def _accepted(self, network: DraftLlama, depth: int, one: TrainingSequence) -> Callable[[int], int]:
-        tokens = torch.from_numpy(one.tokens.astype(np.int64))
-        first, n = one.first_answer - 1, len(tokens)
-        guesses = self._guesses(network, tokens, torch.arange(first, n)).numpy()[:, :depth]
-        text = np.append(one.tokens, [-1] * depth)
-        right = guesses == np.stack([text[p + 1 : p + 1 + depth] for p in range(first, n)])
-        return lambda length: int(np.append(right[length - 1 - first], False).argmin())
-
-    def _guesses(self, network: DraftLlama, tokens: Any, anchors: Any) -> Any:
-        """Return the drafted tokens [anchors, depth] behind each place."""
-        masks, n = self.options.depth - 1, len(tokens)
-        whole = with_masks(tokens, torch.zeros_like(tokens), anchors, masks, self.mask_token)
+    def right_tokens(self, network: DraftLlama, one: TrainingSequence) -> NDArray[np.int64]:
+        masks, n = self.options.depth - 1, len(one.tokens)
+        tokens, places = torch.from_numpy(one.tokens.astype(np.int64)), torch.arange(one.first_answer - 1, n)
+        whole = with_masks(tokens, torch.zeros_like(tokens), places, masks, self.mask_token)
         best = network.logits(whole[0], whole[2], whole[1]).argmax(-1)
-        return torch.cat([best[anchors][:, None], best[n:].view(len(anchors), masks)], 1)
-
-    def path(self, folder: Path, target: Any) -> Path:
-        return folder
+        guesses = torch.cat([best[places][:, None], best[n:].view(len(places), masks)], 1).numpy()
+        text = np.append(one.tokens[one.first_answer :], [-1] * (masks + 1))
+        right = guesses == np.lib.stride_tricks.sliding_window_view(text, masks + 1)
+        return np.asarray(np.cumprod(right, 1).sum(1))
 
     def write(self, folder: Path, target: Any, weights: Weights, card: Mapping[str, Any]) -> None:
         """Write the draft model into a folder of its own, and how it drafts. Raises OSError."""

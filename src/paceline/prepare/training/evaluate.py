@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.session import HeadSession
-from paceline.prepare.training.features import Recorded, TrainingSequence
+from paceline.prepare.training.features import TrainingSequence
 
 TEMPERATURES = np.geomspace(0.25, 8.0, 41)
 MAX_CALIBRATED_ROWS = 4096
 Agreement = NDArray[np.bool_]  # of an answer's tokens: drafted behind the tokens before it
-Drafts = tuple[TrainingSequence, Agreement]
+# An answer, and how many drafted tokens are right behind so many of its tokens, which grow from call to call.
+Draft = tuple[TrainingSequence, Callable[[int], int]]
 
 
 @dataclass(frozen=True)
@@ -39,40 +40,34 @@ class Acceptance:
         return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
 
 
-def walk(
-    sequences: Recorded,
-    accepted_of: Callable[[TrainingSequence], Callable[[int], int]],
-    n_draft: int,
-    *,
-    reads_target: bool = False,
-) -> Acceptance:
+def walk(drafts: Iterable[Draft], n_draft: int, *, reads_target: bool = False) -> Acceptance:
     """Verify drafts along the answers, as greedy decoding does; no token is drafted behind an answer.
-    reads_target: the first step has no draft, as the target computes the prompt's last states in it.
-    accepted_of: returns a function of the number of committed tokens, which grows from call to call; its
-    value is how many of up to `n_draft` drafted tokens equal the text behind."""
+    reads_target: the first step has no draft, as the target computes the prompt's last states in it."""
     reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
     steps = emitted = 0
-    for one in sequences:
-        draft, n = accepted_of(one), min(len(one.tokens), one.first_answer + reads_target)
-        steps, emitted = steps + reads_target, emitted + n - one.first_answer
-        while n < len(one.tokens):
-            most = min(n_draft, len(one.tokens) - n - 1)
-            k = min(draft(n), most)
+    for one, right in drafts:
+        total = len(one.tokens) - one.first_answer
+        at = min(total, int(reads_target))
+        steps, emitted = steps + reads_target, emitted + at
+        while at < total:
+            most = min(n_draft, total - at - 1)
+            k = min(right(at), most)
             reached[: min(k + 1, most)] += 1
             accepted[:k] += 1
-            steps, emitted, n = steps + 1, emitted + k + 1, n + k + 1
+            steps, emitted, at = steps + 1, emitted + k + 1, at + k + 1
     return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
 
 
 def draft_along(
     one: TrainingSequence, session: Any, n_draft: int, is_right: Callable[[list[int], int], bool]
 ) -> Callable[[int], int]:
-    """Return a function as `accepted_of` of `walk` does, for chains that a session drafts greedily.
+    """Return how many tokens of chains are right, as for a Draft, which a session drafts greedily.
     is_right: whether the token drafted after some others is this one."""
     tokens, known = one.tokens.tolist(), 0
 
-    def accepted(n: int) -> int:
+    def right(at: int) -> int:
         nonlocal known
+        n = one.first_answer + at
         session.extend(tokens[len(session.tokens) : n])
         if isinstance(session, HeadSession):
             session.observe(known, one.hidden[known : n - 1].astype(np.float32))
@@ -85,18 +80,14 @@ def draft_along(
             session.close()
         return k - n
 
-    return accepted
+    return right
 
 
-def acceptance_of_drafts(drafts: Sequence[Drafts], n_draft: int, reads_target: bool) -> Acceptance:
-    """Return the acceptance of chains, each right as long as its tokens are those of the answer."""
-    agreement = iter([agrees for _, agrees in drafts])
-
-    def accepted(one: TrainingSequence) -> Callable[[int], int]:
-        right, first = next(agreement), one.first_answer
-        return lambda n: int(np.argmin(np.append(right[n - first : n - first + n_draft], False)))
-
-    return walk((one for one, _ in drafts), accepted, n_draft, reads_target=reads_target)
+def run_lengths(agrees: Agreement) -> NDArray[np.int64]:
+    """Return how many tokens from each one on are right, for chains that are so as long as each token is."""
+    places = np.arange(len(agrees))
+    wrong = np.where(agrees, len(agrees), places)
+    return np.minimum.accumulate(wrong[::-1])[::-1] - places
 
 
 def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:

@@ -1,25 +1,33 @@
 """The target's hidden states and likeliest tokens in its own answers, which draft heads are trained on.
 
-A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it on disk (feature_cache.py)."""
+A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it on disk (FeatureCache)."""
 
 from __future__ import annotations
 
+import shutil
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.heads.arrays import to_numpy
-from paceline.prepare.training.answer_folder import Answer, Ids
-from paceline.speculative.errors import LogitsError, UsageError
+from paceline.prepare.training.answers import Answer, Ids
+from paceline.speculative.errors import LogitsError, PacelineError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import DraftTree, chain
+from paceline.system.strict_json import parse_json
+from paceline.system.whole import write_json, writing
 
+FORMAT, HEADER = 2, "features.json"  # of a cache; the format is raised when a file changes its meaning
+# Of a TrainingSequence, with their types in a file.
+ARRAYS = {"tokens": "<i4", "hidden": "<f2", "ids": "<i4", "logprobs": "<f2"}
 TOP_K = 32
 MIN_LOGPROB = -10_000.0  # of an impossible token; finite in float16
 
@@ -70,7 +78,8 @@ class FeatureSource(ABC):
 
 
 class OnlineFeatures(FeatureSource):
-    """Sequences that the target computes when they are read. layers: see RequiredOutputs. top_k: of `ids`.
+    """Sequences that the target computes when they are read; without layers, they are tokens alone.
+    layers: see RequiredOutputs. top_k: of `ids`.
     Raises UsageError for an answer that does not fit the context."""
 
     layers: tuple[int, ...]
@@ -80,7 +89,6 @@ class OnlineFeatures(FeatureSource):
     ) -> None:
         self.target, self.answers = target, answers
         self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
-        assert layers
         assert list(layers) == sorted(set(layers))
         longest = max((len(answer.prompt) + len(answer.tokens) for answer in answers), default=0)
         if longest > target.caps.n_ctx:
@@ -90,12 +98,11 @@ class OnlineFeatures(FeatureSource):
             )
 
     def __getitem__(self, number: int) -> TrainingSequence:
-        answer = self.answers[number]
-        tokens = np.concatenate([answer.prompt, answer.tokens])
-        return self.compute(tokens, len(answer.prompt))
-
-    def compute(self, tokens: Ids, first_answer: int) -> TrainingSequence:
-        """Run teacher forcing over the tokens. Raises LogitsError if the target's logits are invalid."""
+        """Run teacher forcing over an answer. Raises LogitsError if the target's logits are invalid."""
+        tokens, first_answer = self.answers[number].all_tokens, len(self.answers[number].prompt)
+        if not self.layers:
+            none = np.zeros((0, 0), np.float16)
+            return TrainingSequence(tokens, none, none.astype(np.int32), none, first_answer)
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
         most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
@@ -128,6 +135,115 @@ class OnlineFeatures(FeatureSource):
         rows = sum(map(len, hidden))
         assert rows == n, f"passes over {n} tokens have {rows} rows of hidden states"
         return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
+
+
+class FeatureCache(FeatureSource):
+    """The sequences of `online` in a folder, a file for each: its arrays, end to end, and their CRC-32.
+    One whose file is missing, incomplete or damaged is computed when it is read, and written.
+    width: of the hidden states."""
+
+    def __init__(self, folder: Path, online: OnlineFeatures, width: int) -> None:
+        self._folder, self._online, self._width = folder, online, width
+        self.answers, self.layers = online.answers, online.layers
+        self._checked = set[int]()
+
+    def __getitem__(self, number: int) -> TrainingSequence:
+        number = range(len(self))[number]
+        record = self._read(number)
+        if record is None:
+            record = self.compute(number)
+        arrays = {name: record[name] for name in ARRAYS}
+        return TrainingSequence(first_answer=len(self.answers[number].prompt), **arrays)
+
+    def layout(self, number: int) -> np.dtype[np.void]:
+        """Return the type of a file."""
+        answer, k = self.answers[number], self._online.top_k
+        answered = len(answer.tokens)
+        n = len(answer.prompt) + answered
+        shapes = (n,), (n, len(self.layers), self._width), (answered, k), (answered, k)
+        return np.dtype([*zip(ARRAYS, ARRAYS.values(), shapes, strict=True), ("crc32", "<u4")])
+
+    def path(self, number: int) -> Path:
+        return self._folder / f"{self.answers[number].id}.features"
+
+    def is_missing(self, number: int) -> bool:
+        path = self.path(number)
+        return not path.exists() or path.stat().st_size != self.layout(number).itemsize
+
+    def compute(self, number: int) -> Any:
+        """Compute a sequence, and write its file. Return the record. Raises OSError."""
+        sequence, record = self._online[number], np.zeros(1, self.layout(number))
+        with np.errstate(over="ignore"):
+            for name in ARRAYS:
+                record[name] = getattr(sequence, name)
+        if not np.isfinite(record["hidden"]).all():
+            raise PacelineError("a hidden state is beyond the range of float16: train without the cache")
+        record["crc32"] = zlib.crc32(record.view(np.uint8)[:-4].data)
+        self.path(number).write_bytes(record.data)
+        return record[0]
+
+    def _read(self, number: int) -> Any:
+        """Map the file of a sequence, which is checked the first time. Return None for an unusable one."""
+        if number not in self._checked and self.is_missing(number):
+            return None
+        data = np.memmap(self.path(number), np.uint8, "r")
+        record = data.view(self.layout(number))[0]
+        if number not in self._checked:
+            same = np.array_equal(record["tokens"], self.answers[number].all_tokens)
+            if not same or record["crc32"] != zlib.crc32(data[:-4].data):
+                return None
+            self._checked.add(number)
+        return record
+
+
+def fill_cache(
+    online: OnlineFeatures,
+    folder: Path,
+    model: str,
+    width: int,
+    *,
+    note: Callable[[str], object] = lambda _: None,
+    report: Callable[[tuple[int, int]], object] = lambda _: None,
+) -> FeatureCache:
+    """Compute the sequences that the folder does not have yet, and return all.
+
+    model: the target's fingerprint; a cache of another one, or without one of the layers, is replaced. A
+    cache of more layers goes on with all of its own.
+    report: called with the number of sequences so far, and of all; if it raises, the folder keeps them.
+    Raises UsageError if they do not fit on the disk, and PacelineError if they cannot be written."""
+    key = {"format": FORMAT, "model": model, "width": width, "top_k": online.top_k}
+    layers, wanted = set[int](), {*online.layers}
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # no cache, or none of ours
+        header = parse_json((folder / HEADER).read_bytes())
+        cached = {*header.pop("layers")}
+        layers = cached if header == key else layers
+    if layers > wanted:
+        online = OnlineFeatures(online.target, online.answers, sorted(layers), online.top_k)
+    with writing(folder, "the hidden states so far are kept"):
+        if not layers >= wanted:
+            if (folder / HEADER).exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / HEADER, key | {"layers": online.layers})
+        cache = FeatureCache(folder, online, width)
+        total = len(cache)
+        missing = [number for number in range(total) if cache.is_missing(number)]
+        needed, all_bytes = (
+            sum(cache.layout(number).itemsize for number in some) for some in (missing, range(total))
+        )
+        free = shutil.disk_usage(folder).free
+        size = f"the hidden states of {total:,} answers take {all_bytes / 1e9:,.2f} GB"
+        note(f"{size} in {folder}, {needed / 1e9:,.2f} GB of them new ({free / 1e9:,.2f} GB are free)")
+        if needed > free:
+            raise UsageError(
+                f"{folder}: {size}, {needed / 1e9:,.2f} GB of them new, and {free / 1e9:,.2f} GB are free: "
+                "make room, choose another folder, or train without the cache"
+            )
+        report((total - len(missing), total))
+        for done, number in enumerate(missing, total - len(missing) + 1):
+            cache.compute(number)
+            report((done, total))
+    return cache
 
 
 class Sequences(FeatureSource):

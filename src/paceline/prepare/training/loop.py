@@ -7,7 +7,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.prepare.training.answer_folder import writing
 from paceline.prepare.training.answers import CHECKPOINT
+from paceline.prepare.training.dataset import batches_of, make_batch
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import Sequences, TrainingSequence
-from paceline.prepare.training.recipe import Recipe, batches_of, make_batch
+from paceline.prepare.training.recipes import Recipe
 from paceline.speculative.errors import UsageError
-from paceline.system.whole import atomic_write
+from paceline.system.whole import atomic_write, writing
 
 CHECKPOINT_SECONDS = 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
@@ -103,7 +103,7 @@ class Trainer:
         self._at = min(self._at, len(order) - 1)  # a shared folder may have lost answers
         due = int(self._share(len(order)) * settings.evaluations)
         self._evaluated = min(self._evaluated, due)  # a run that was made longer evaluates again
-        while self._epoch < settings.epochs and not self._is_over():
+        while self._share(len(order)) < 1.0 and self._worse < settings.patience:
             self._update([training[i] for i in order[self._at]], self._share(len(order)))
             self._at += 1
             if self._at == len(order):
@@ -115,23 +115,21 @@ class Trainer:
                 self._evaluated = int(share * settings.evaluations)
                 best = self._evaluate(held_out) or best
             left = self._seconds * (1.0 - share) / max(share, 1e-6)
-            with ExitStack() as interrupted:  # nowhere else: within a step or an evaluation, half is done
-                interrupted.callback(self._try_checkpoint)
+            try:
                 progress(Progress(share, self._step, self._loss, self._best, left))
-                interrupted.pop_all()
+            except BaseException:  # nowhere else: within a step or an evaluation, half is done
+                with suppress(OSError):  # the error that ended the run is the one to see
+                    self._write_checkpoint()
+                raise
             if time.monotonic() - last_written > CHECKPOINT_SECONDS:
                 self._write_checkpoint()
                 last_written = time.monotonic()
         return best
 
-    def _is_over(self) -> bool:
-        minutes = self._settings.minutes
-        return self._worse >= self._settings.patience or bool(minutes and self._seconds >= 60 * minutes)
-
     def _share(self, batches: int) -> float:
         """Return the share of the run that is done. batches: of the epoch."""
-        minutes, done = self._settings.minutes, (self._epoch + self._at / batches) / self._settings.epochs
-        return min(1.0, max(done, self._seconds / (60 * minutes) if minutes else 0.0))
+        by_time = self._seconds / (60 * (self._settings.minutes or math.inf))
+        return min(1.0, max((self._epoch + self._at / batches) / self._settings.epochs, by_time))
 
     def _order(self, training: Sequences) -> list[list[int]]:
         """Return the batches of the epoch, as sequence numbers. The seed and the epoch decide."""
@@ -181,10 +179,6 @@ class Trainer:
             except RuntimeError as error:  # torch's word for a disk that is full
                 raise OSError(str(error).splitlines()[0]) from error
 
-    def _try_checkpoint(self) -> None:
-        with suppress(OSError):  # the error that ended the run is the one to see
-            self._write_checkpoint()
-
     def _restore(self) -> None:
         file = self._folder / CHECKPOINT
         if not file.is_file():
@@ -192,7 +186,6 @@ class Trainer:
         try:
             state = torch.load(file, map_location=self._device, weights_only=True)
             key = state["key"]
-            key |= key.pop("options", {})  # where earlier versions have some
         except Exception as error:  # torch raises whatever its parts raise
             raise UsageError(f"{file}: cannot be read ({error}); remove it to begin anew") from error
         if key != self.key:

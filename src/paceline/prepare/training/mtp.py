@@ -6,7 +6,7 @@ Llama, with the two halves of a head as rotated pairs. Its logits stay the same 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.api import LLM
 from paceline.drafts import header_traits, require_fit
@@ -33,11 +34,11 @@ from paceline.models.headers.gguf_writer import (
     write_gguf,
 )
 from paceline.plan import resolve
+from paceline.prepare.training.dataset import TrainingBatch, make_batch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
 from paceline.prepare.training.plan import TrainingPlan, mtp_file
-from paceline.prepare.training.recipe import TrainingBatch, make_batch
 from paceline.prepare.training.recipes import Eagle3Recipe
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError
@@ -138,7 +139,6 @@ class MtpLayer:
     weights: Weights
 
     def parts(self) -> list[TensorToWrite]:
-        """Return the tensors of the file."""
         names, weights = ARCHITECTURES[self.arch], dict(self.weights)
         if (gate := weights.pop(GATE, None)) is not None:
             heads = (self.shape.heads, self.shape.head_dim, -1)
@@ -216,7 +216,7 @@ class MtpRecipe(Eagle3Recipe):
         network = self.network({name: torch.from_numpy(value) for name, value in weights.items()})
         table = torch.from_numpy(embedding)
 
-        def accepted_of(one: TrainingSequence) -> Callable[[int], int]:
+        def right_tokens(one: TrainingSequence) -> NDArray[np.int64]:
             batch = make_batch([one], self.vocabulary, "cpu", len(one.tokens))
             rows = torch.arange(one.first_answer - 1, len(batch) - 2)
             text = torch.cat([batch.tokens, torch.full((n_draft,), -1)])
@@ -229,9 +229,10 @@ class MtpRecipe(Eagle3Recipe):
                     lengths += right.numpy()
                     if not right.any():
                         break
-            return lambda n: int(lengths[n - 1 - one.first_answer])
+            return np.append(0, lengths)  # nothing is drafted at the answer's first token
 
-        return walk(sequences, accepted_of, n_draft, reads_target=True)
+        drafts = ((one, right_tokens(one).item) for one in sequences)
+        return walk(drafts, n_draft, reads_target=True)
 
     def path(self, folder: Path, target: Any) -> Path:
         return mtp_file(folder)

@@ -12,14 +12,14 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.suites import workload
 from paceline.bench.suites.workload import Item, Message
-from paceline.prepare.corpus.collect import DocumentReader, Skipped, SourceFile, find
+from paceline.prepare.corpus import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import invalid
 from paceline.system.home import compute_sha256
@@ -96,7 +96,6 @@ def read_prompts(
 
 
 def prompt_id(messages: Sequence[Message]) -> str:
-    """Return the hash of a prompt's messages."""
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:32]
 
 
@@ -112,9 +111,8 @@ def _file_items(paths: Sequence[Path], chat: bool, skipped: Skipped) -> Iterator
                 f"{file.path}: has no prompt{why}; give lines such as {SHAPES}, or a text with a prompt a "
                 "paragraph (.txt)"
             )
-        for reason, n in bad.counts.items():
-            skipped.counts[reason] += n
-            skipped.examples.setdefault(reason, bad.examples[reason])
+        skipped.counts += bad.counts
+        skipped.examples = bad.examples | skipped.examples
         yield file.path, items
 
 
@@ -123,8 +121,8 @@ def _conversations(file: SourceFile, bad: Skipped) -> Iterator[tuple[str, list[M
     if file.path.suffix not in RECORD_SUFFIXES:
         for text in DocumentReader(bad).documents(replace(file, log=False)):
             assert isinstance(text, str)
-            parts = _paragraphs(text) if file.path.suffix == ".txt" else {1: text}
-            yield from ((f"line {number}", part) for number, part in parts.items())
+            parts = _paragraphs(text) if file.path.suffix == ".txt" else [(1, text)]
+            yield from ((f"line {number}", part) for number, part in parts)
         return
     for where, record in _records(file.path, bad):
         if found := _messages(record):
@@ -133,16 +131,12 @@ def _conversations(file: SourceFile, bad: Skipped) -> Iterator[tuple[str, list[M
             bad.add("record without a prompt", f"{file.path}, {where}")
 
 
-def _paragraphs(text: str) -> dict[int, str]:
-    """Return the paragraphs, which blank lines separate, by the number of their first line."""
-    out, start = dict[int, str](), 0
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            start = 0
-        else:
-            start = start or number
-            out[start] = f"{out[start]}\n{line}" if start in out else line
-    return out
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs, which blank lines separate, each with the number of its first line."""
+    for is_blank, lines in groupby(enumerate(text.split("\n"), 1), lambda line: not line[1].strip()):
+        if not is_blank:
+            numbers, parts = zip(*lines, strict=True)
+            yield numbers[0], "\n".join(parts)
 
 
 def _records(path: Path, bad: Skipped) -> Iterator[tuple[str, dict[str, Any]]]:

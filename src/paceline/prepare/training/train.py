@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +20,23 @@ from paceline.hardware.probe import free_memory
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
-from paceline.prepare.training.answer_folder import Answer
-from paceline.prepare.training.answers import FEATURES, TRAINING, Note, Report, gather_answers
+from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, Report, gather_answers
+from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.feature_cache import build_cache
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences
+from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, fill_cache
 from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.mtp import MtpRecipe
 from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipe import RANDOM_TOKENS, DraftVocabulary, Recipe
-from paceline.prepare.training.recipes import (
-    BlockRecipe,
-    Eagle3Recipe,
-    EagleRecipe,
-    ExitsRecipe,
-    KangarooRecipe,
-    MedusaRecipe,
-)
+from paceline.prepare.training.recipes import HEADS, RANDOM_TOKENS, Recipe
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.strict_json import parse_json
 from paceline.system.whole import atomic_write
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
-HEADS = (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe, ExitsRecipe, KangarooRecipe)
 KINDS: dict[str, type[Recipe]] = {
     recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
 }
@@ -84,13 +75,9 @@ def train_head(
     online = OnlineFeatures(target, answers, sorted({*layers, *shared}))
     source: FeatureSource = online
     if plan.use_cache:
-        source = build_cache(
-            online,
-            plan.cache_folder / FEATURES,
-            target.identity()["model"],
-            note=note,
-            report=lambda done, total: report(FEATURES, (done, total)),
-        )
+        folder, model = plan.cache_folder / FEATURES, target.identity()["model"]
+        width, progress = target.hidden_size, partial(report, FEATURES)
+        source = fill_cache(online, folder, model, width, note=note, report=progress)
     training, held_out = Sequences(source, False, layers), Sequences(source, True, layers)
     card = make_card(llm, prompts, plan, training, held_out)
 
@@ -105,10 +92,16 @@ def train_head(
 
     torch.set_num_threads(int(target.settings["threads"]))
     trainer = Trainer(recipe, weights, embedding, plan.folder, save, device)
-    trainer.run(training, held_out, lambda progress: report(TRAINING, progress))
+    trainer.run(training, held_out, partial(report, TRAINING))
     if plan.kind == "eagle3":
         write_for_llama_server(plan.folder, target, note)
-    return read_card(plan.folder) | {"path": str(recipe.path(plan.folder, target))}
+    try:
+        written = dict(parse_json((plan.folder / CARD).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{plan.folder}: has no head yet, as nothing was evaluated (more --epochs), or a damaged {CARD}"
+        ) from error
+    return written | {"path": str(recipe.path(plan.folder, target))}
 
 
 def run_vocabulary(file: Path, answers: Sequence[Answer], n_vocab: int, size: int) -> DraftVocabulary:
@@ -167,7 +160,6 @@ def head_shape(hidden: int) -> LayerShape:
 
 
 def embedding_of(target: Any) -> Any:
-    """Return the target's embedding matrix as a tensor."""
     return torch.from_numpy(target.token_embeddings(range(target.vocab.size)))
 
 
@@ -190,16 +182,6 @@ def make_card(
         "held_out": size(held_out),
         "settings": asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
     }
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    """Return the best head's card. Raises UsageError if there is none yet."""
-    try:
-        return dict(parse_json((folder / CARD).read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"{folder}: has no head yet, as nothing was evaluated (more --epochs), or its {CARD} is damaged"
-        ) from error
 
 
 def require_memory(

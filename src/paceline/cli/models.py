@@ -1,7 +1,8 @@
-"""`paceline pull`: download a model, or print the files of a model's name."""
+"""`paceline pull` and `paceline zoo`: models from the Hugging Face hub, and those that come with packages."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli import options
+from paceline.cli.help import GroupedCommand
 from paceline.cli.options import argument, flag
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import hash_of
@@ -16,6 +18,8 @@ from paceline.speculative.printable import format_bytes, printable
 
 if TYPE_CHECKING:
     from paceline.models.stores.reference import LocalFile, Reference
+
+app = options.command_group("List and find models that come with packages.")
 
 
 def pull(
@@ -58,11 +62,11 @@ def pull(
 
 
 def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
-    from paceline.cli.interrupts import raise_on_interrupt
+    from paceline.cli.interrupts import on_interrupt
     from paceline.models.stores.download import host
     from paceline.models.stores.download import pull as download
 
-    with raise_on_interrupt(), download_bars() as watch:
+    with on_interrupt(), download_bars() as watch:
         try:
             files = download(reference, watch, offline=offline)
         except KeyboardInterrupt:
@@ -95,3 +99,33 @@ def download_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(tasks[name], completed=done)
 
         yield watch
+
+
+@app.command("list", cls=GroupedCommand)
+def list_models(as_json: options.AsJson = False) -> None:
+    """List the models that come with Paceline and with packages; -m takes zoo:NAME."""
+    from paceline.models import zoo
+
+    records = zoo.records()
+    if as_json:
+        print_json(records)
+        return
+    from paceline.report.pairs import parameters
+    from paceline.report.table import size, write_table
+
+    rows = []
+    for it in records:
+        about = f"not here: {it['missing']}" if it["missing"] else it["description"]
+        file_size = size(it["size"]) if it["path"] else "-"
+        rows.append((f"zoo:{it['name']}", parameters(it["parameters"]), file_size, about))
+    write_table(("name", "parameters", "size", "description"), rows, sys.stdout)
+
+
+@app.command(cls=GroupedCommand)
+def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")]) -> None:
+    """Print the path of a model, for other programs."""
+    from paceline.models.resolve import local_files
+    from paceline.models.stores.reference import ZOO, Reference
+
+    for file in local_files(name, Reference(ZOO, name.removeprefix("zoo:"))):
+        typer.echo(str(file.path))

@@ -1,13 +1,13 @@
-"""The drafts for a target, as a table, from the record that `paceline pairs TARGET --json` prints."""
+"""The models on a machine, the drafts for a target (`paceline pairs`), and whether one fits (`check`)."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
-from paceline.report.models import abbreviate_home
-from paceline.report.table import NOT_MEASURED, Block, number, size
+from paceline.report.table import NOT_MEASURED, Block, joined, number, size, write_table
 from paceline.speculative.printable import printable
 from paceline.system.terminal import wrapped
 
@@ -16,9 +16,17 @@ Record = Mapping[str, Any]
 MAPPABLE = "mappable"
 INDENT = 9  # of a line's continuation
 MIN_SPEEDUP = 1.05  # from which a second model is worth its memory
+MAX_NOTES = 12
+WORDS = {
+    "same": "it fits: the vocabulary is the target's, to the last token",
+    "compatible": "it fits: token ids mean the same to both models",
+    "mappable": "it fits with a translation (--cross-vocab): another vocabulary",
+    "incompatible": "it does not fit",
+}
+PREFIX = {"fatal": "fatal: ", "mapping": "differs: ", "warning": "warning: ", "note": ""}
 
 
-def write(record: Record, file: IO[str]) -> None:
+def write_advice(record: Record, file: IO[str]) -> None:
     target, two_rows = record["target"], record["two_rows"]
     what = [printable(target["name"]), printable(target["quantisation"]), size(target["size"])]
     file.write(f"target   {', '.join(filter(None, what))}\n")
@@ -137,3 +145,91 @@ def _cells(row: Record) -> tuple[str, ...]:
 def _draft(row: Record) -> str:
     more = " --cross-vocab auto" if row["verdict"] == MAPPABLE else ""
     return f" -md {shell_quoted(row['reference'])}{more}"
+
+
+def write_compatibility(record: Record, file: IO[str]) -> None:
+    """Write the report. record: the output of `paceline check --json`."""
+    why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
+    verdict = WORDS[record["verdict"]] + (f": {why}" if why else "")
+    file.write(wrapped(f"{record['verdict']}: {printable(verdict)}", file) + "\n\n")
+    names = {role: Path(record[role]).name for role in ("target", "draft")}
+    files = {"field": "file", "weight": "note", "text": "", **names}
+    write_table(
+        ("", "target", "draft", "what it means"),
+        [_reason(reason) for reason in [files, *record["reasons"]]],
+        file,
+    )
+    if record["advice"]:
+        file.write("\n")
+    for line in record["advice"]:
+        text, colon, command = f"- {printable(line)}".partition(": paceline ")
+        file.write(wrapped(text + colon[:1], file, 2) + "\n")
+        if command:  # on a line of its own, to be copied
+            file.write(f"    paceline {command}\n")
+
+
+def _reason(reason: Record) -> tuple[str, ...]:
+    values = [reason[role] for role in ("target", "draft")]
+    cells = ["-" if x is None else printable(x) if isinstance(x, str) else f"{x:,}" for x in values]
+    return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
+
+
+def write_models(models: Sequence[Record], file: IO[str]) -> None:
+    """Write the table. models: records of Model.as_dict (models/stores/inventory.py)."""
+    rows = [
+        (
+            printable(abbreviate_home(model["model"]) if file.isatty() else model["model"]),
+            printable(model["family"]),
+            parameters(model["parameters"]),
+            printable(model["quantisation"]),
+            size(model["size"]),
+            context(model["context"]),
+            model_notes(model),
+        )
+        for model in models
+    ]
+    write_table(("model", "family", "params", "quant", "size", "context", "notes"), rows, file)
+
+
+def model_notes(model: Record) -> str:
+    """Return the differences from a plain transformer in a GGUF file."""
+    used = f"{model['experts_used']} of " if model["experts_used"] else ""
+    return joined(
+        model["experts"] and f"MoE {used}{model['experts']}",
+        model["memory"] != "attention" and printable(model["memory"]),
+        model["sliding_window"] and f"window {context(model['sliding_window'])}",
+        model["format"] != "gguf" and "safetensors",
+    )
+
+
+def parameters(n: int | None) -> str:
+    """Return a number of parameters such as 0.6B or 12.6M."""
+    if not n:
+        return "-"
+    unit, mark = (1e9, "B") if n >= 499.5e6 else (1e6, "M") if n >= 999.5e3 else (1e3, "K")
+    return f"{n / unit:.0f}{mark}" if n >= 99.95 * unit else f"{n / unit:.1f}{mark}"
+
+
+def context(n: int) -> str:
+    """Return a number of tokens such as 512 or 128K."""
+    if not n:
+        return "-"
+    return f"{n // 1024}K" if n % 1024 == 0 else f"{n:,}"
+
+
+def abbreviate_home(reference: str) -> str:
+    home = str(Path.home())
+    inside = reference.startswith(home.rstrip("/") + "/") and home != "/"
+    return f"~{reference[len(home) :]}" if inside else reference
+
+
+def no_models_lines(places: Sequence[Record]) -> list[str]:
+    """Return the message for a machine without models, with the searched folders."""
+    looked = dict.fromkeys(f"{printable(place['path'])} ({place['store']})" for place in places)
+    return ["no models found; looked in", *(f"  {place}" for place in looked)]
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first notes, and a line with the number of others."""
+    rest = [f"and {len(notes) - MAX_NOTES} more: --json lists all"] if len(notes) > MAX_NOTES else []
+    return [*map(printable, notes[:MAX_NOTES]), *rest]

@@ -1,1 +1,0 @@
-"""Corpora from files and logs, as n-gram caches and datastores."""
