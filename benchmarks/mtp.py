@@ -9,7 +9,8 @@ step: the time of a step of the layers, with the whole output matrix and the red
 same layer in heads/ (qwen35 and mimo2), relative to a pass of the target over one row. --vocab: rows of the
 file's output matrix and embeddings are repeated up to so many tokens first, in a temporary copy, since small
 models have small vocabularies.
-Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --baseline llama-server=xllamacpp`.
+Speeds over the suites:
+`paceline bench -m FILE --methods plain,auto,mtp --baseline llama-server=benchmarks/xllamacpp_server.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 import paceline
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.bench.baselines.llama_server import XLLAMACPP, LlamaServer, find_server
+from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.hardware.threads import choose_threads
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=20)
     parser.add_argument("-n", type=int, default=96)
     parser.add_argument("--drafts", type=int, default=3)
-    parser.add_argument("--server", default=XLLAMACPP)
+    parser.add_argument("--server", default="benchmarks/xllamacpp_server.py")
     parser.add_argument("--vocab", type=int, default=0)
     given = parser.parse_args()
     path = file_of(given.model)

@@ -56,16 +56,9 @@ class Transformers:
     Raises MissingExtraError, UsageError, or BaselineError if a file cannot be loaded."""
 
     def __init__(
-        self,
-        target: Path,
-        draft: Path | None = None,
-        *,
-        name: str,
-        drafting: str = "none",
-        n_draft: int = 7,
-        p_min: float = 0.0,
-        threads: int | None = None,
-    ) -> None:
+        self, target: Path, draft: Path | None = None, *, name: str, drafting: str = "none",
+        n_draft: int = 7, p_min: float = 0.0, threads: int | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         if draft is not None and is_view(draft):
@@ -84,33 +77,28 @@ class Transformers:
         """Answer a request. Raises UsageError for penalties and biases, BaselineError for a failure."""
         import torch
 
-        clock = GenerationTimer(len(ask.tokens))
-        handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads or threads)
-        try:
-            with quiet():
-                self._generate(ask, clock)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise BaselineError(f"{self.name} failed: {error}") from error
-        finally:
-            torch.set_num_threads(threads)
-            handle.remove()
-        return self._answered(ask, clock)
-
-    def _generate(self, ask: BenchRequest, clock: GenerationTimer) -> None:
-        import torch
-
         if ask.sampling.edits_logits:
             raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
+        clock = GenerationTimer(len(ask.tokens))
         arguments: dict[str, Any] = {"streamer": clock, "max_new_tokens": ask.max_tokens, "do_sample": False}
         if self._drafting == "model":
             arguments["assistant_model"] = self._draft
         elif self._drafting == "lookup":
             arguments["prompt_lookup_num_tokens"] = self._n_draft
         ids = torch.tensor([ask.tokens])
-        clock.began = perf_counter()
-        self._target.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **arguments)
+        handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads or threads)
+        try:
+            with quiet():
+                clock.began = perf_counter()
+                self._target.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **arguments)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise BaselineError(f"{self.name} failed: {error}") from error
+        finally:
+            torch.set_num_threads(threads)
+            handle.remove()
+        return self._answered(ask, clock)
 
     def _answered(self, ask: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
         tokens = [token for part in clock.parts for token in part]

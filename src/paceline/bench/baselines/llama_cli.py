@@ -37,19 +37,9 @@ class LlamaProgram(System):
     request, loading included. Raises BaselineError for a missing program, UsageError for other settings."""
 
     def __init__(
-        self,
-        program: str,
-        path: str | None,
-        target: Path,
-        draft: Path | None = None,
-        *,
-        name: str,
-        n_draft: int,
-        p_min: float = 0.0,
-        n_ctx: int,
-        timeout: float = 600.0,
-        **settings: Any,
-    ) -> None:
+        self, program: str, path: str | None, target: Path, draft: Path | None = None, *, name: str,
+        n_draft: int, p_min: float = 0.0, n_ctx: int, timeout: float = 600.0, **settings: Any,
+    ) -> None:  # fmt: skip
         simple = program == "llama-speculative-simple"
         self.name = name
         if p_min and not simple:
@@ -115,14 +105,12 @@ class LlamaProgram(System):
 
 def greedy_arguments(sampling: Sampling) -> list[str]:
     """Return the flags of greedy decoding with the penalties and biases of `sampling`."""
-    flags: dict[str, Any] = {"--temp": 0.0}
-    if sampling.penalised:
-        flags |= {f"--{name.replace('_', '-')}": getattr(sampling, name) for name in llama_server.PENALTIES}
-    out = [word for name, value in flags.items() for word in (name, f"{value:g}")]
-    return [
-        *out,
-        *(word for token, bias in sampling.logit_bias.items() for word in ("-l", f"{token}{bias:+g}")),
-    ]
+    out = ["--temp", "0"]
+    for name in llama_server.PENALTIES if sampling.penalised else ():
+        out += [f"--{name.replace('_', '-')}", f"{getattr(sampling, name):g}"]
+    for token, bias in sampling.logit_bias.items():
+        out += ["-l", f"{token}{bias:+g}"]
+    return out
 
 
 def last(pattern: str, text: str) -> tuple[float, ...]:

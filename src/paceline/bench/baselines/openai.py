@@ -6,11 +6,11 @@ import os
 import uuid
 from typing import Annotated, Any
 
-from pydantic import AliasPath, BaseModel, Field
+from pydantic import BaseModel, Field
 
-from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Timings, build_answer
+from paceline.bench.baselines.endpoint import Endpoint
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.speculative.errors import BaselineError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import truncated
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
@@ -24,25 +24,6 @@ class ModelList(BaseModel):
     """The answer of /v1/models."""
 
     data: Annotated[tuple[Model, ...], Field(min_length=1)]
-
-
-class Choice(BaseModel):
-    text: str | None = None
-    token_ids: tuple[Count, ...] | None = None
-
-
-class Usage(BaseModel):
-    prompt_tokens: Count
-    completion_tokens: Count
-
-
-class Chunk(BaseModel):
-    """A message of a /v1/completions stream. counts: vLLM's, with --per-request-spec-decode-metrics."""
-
-    choices: tuple[Choice, ...] | None = None
-    usage: Usage | None = None
-    timings: Timings | None = None
-    counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
 
 
 class OpenAIServer(System):
@@ -104,21 +85,4 @@ class OpenAIServer(System):
         """Answer with an empty cache if the server supports that per request: SGLang needs
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
-        chunks = [self._endpoint.validated(Chunk, data) for _, data in events]
-        pieces = [
-            (seconds, choice.text or "", choice.token_ids or ())
-            for (seconds, _), chunk in zip(events, chunks, strict=True)
-            for choice in chunk.choices or ()
-            if choice.token_ids or choice.text
-        ]
-        usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
-        if not pieces or usage is None:
-            raise BaselineError(f"{self.name} ended its answer without saying how many tokens it has")
-        timings = next((it.timings for it in reversed(chunks) if it.timings), Timings.model_validate({}))
-        # A chunk of a server that sends no token ids counts as one token.
-        n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
-        reported = [timings, *(chunk.counts for chunk in reversed(chunks))]
-        counts = next((one for one in reported if one is not None and one.drafted is not None), None)
-        n_tokens, n_prompt = usage.completion_tokens, usage.prompt_tokens
-        return build_answer(pieces, n_tokens, n_prompt, timings, counts, n_first, pieces[-1][0])
+        return self._endpoint.answer(COMPLETIONS, self._request(ask, self._extended) | streamed)
