@@ -58,7 +58,7 @@ def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: st
         prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
         chosen = [item for item in workload.load(suite) if not item.session]
         chosen = [item for item in chosen if workload.length(item) < CONTEXT - n]  # a token has a character
-        requests = [prompts.ask(item, {}) for item in workload.sample_items(chosen, items)]
+        requests = [prompts.request(item, {}) for item in workload.sample_items(chosen, items)]
         command = find_server(server)
         with closing(
             LlamaServer(command, path, name="llama-server", method="mtp", n_draft=drafts, p_min=0.0,

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.backends.registry import BackendSpec
 from paceline.bench import run_file
 from paceline.bench.method import parse
-from paceline.bench.run_file import StoredRun
+from paceline.bench.run_file import Run
 from paceline.doctor import draft_advice
 from paceline.doctor.draft_advice import AdviceRequest, DraftCandidate, Measured, MeasuredFacts
 from paceline.hardware.probe import read_memory
@@ -71,7 +71,7 @@ def known(
     return MeasuredFacts(costs, measured, available_memory(gpus=bool(settings["gpu_layers"])))
 
 
-def _runs(note: Note) -> list[StoredRun]:
+def _runs(note: Note) -> list[Run]:
     """Return the newest runs of `paceline bench`."""
     runs = []
     for path in sorted(run_file.folder().glob("*.jsonl"), reverse=True)[:MAX_RUNS]:
@@ -127,7 +127,7 @@ def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
     with load_options(options) as llm:
         prompts = RequestBuilder(llm, n=N_TOKENS, sampling=Sampling(), seed=0)
         for item in workload.sample_items(items, N_ITEMS):
-            tokens = prompts.ask(item, {}).tokens
+            tokens = prompts.request(item, {}).tokens
             for plain in (True, False):
                 answer = llm.generate(
                     tokens, max_tokens=N_TOKENS, ignore_eos=True, plain=plain, remember=False
@@ -154,7 +154,7 @@ def available_memory(*, gpus: bool = False) -> int:
 
 
 def newest_result(
-    runs: Iterable[StoredRun],
+    runs: Iterable[Run],
     target: str,
     draft: str | None,
     drafters: tuple[str, ...],
@@ -190,7 +190,7 @@ def newest_result(
     return None
 
 
-def _measured(run: StoredRun, result: Mapping[str, Any]) -> Measured | None:
+def _measured(run: Run, result: Mapping[str, Any]) -> Measured | None:
     try:
         drafting = parse(result["system"], run.plan.get("drafting", {})).drafting
     except (PacelineError, TypeError):  # of another version

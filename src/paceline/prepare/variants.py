@@ -42,7 +42,7 @@ def tokenise_prompts(llm: Any, items: Sequence[workload.Item], n: int) -> Iterat
     """Yield the tokens of each item's prompt, which must leave room for n more."""
     prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
     for item in items:
-        yield list(prompts.ask(item, {}).tokens)
+        yield list(prompts.request(item, {}).tokens)
 
 
 def generate_answers(llm: Any, items: Sequence[workload.Item], n: int) -> Iterator[Text]:

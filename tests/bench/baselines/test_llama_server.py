@@ -18,10 +18,10 @@ from fake_llama_server import XLLAMACPP, write_fake_server
 from paceline.api import LLM
 from paceline.bench.baselines.llama_server import (
     LlamaServer,
+    completion_body,
     find_server,
     model_arguments,
     needs_draft,
-    request,
     spec_types,
     speculation_arguments,
 )
@@ -207,16 +207,16 @@ def test_impossible_answer_is_refused_in_one_line(tmp_path: Path, lie: dict[str,
 
 
 def test_request_has_no_prompt_cache_and_its_own_samplers() -> None:
-    body = request(BenchRequest("ab", (1, 2), 3, seed=5))
+    body = completion_body(BenchRequest("ab", (1, 2), 3, seed=5))
     assert body["prompt"] == [1, 2]
     assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, True)
     assert (body["cache_prompt"], body["return_tokens"], body["stream"]) == (False, True, True)
     # The default chain filters by top-k 40, top-p 0.95 and min-p 0.05 at temperature 0.8.
     assert (body["samplers"], body["top_k"], body["temperature"]) == (["top_k"], 1, 0.0)
-    drawn = request(BenchRequest("ab", (1, 2), 3, sampling=Sampling(temperature=0.7)))
+    drawn = completion_body(BenchRequest("ab", (1, 2), 3, sampling=Sampling(temperature=0.7)))
     assert (drawn["samplers"], drawn["temperature"]) == (["temperature"], 0.7)
     sampling = Sampling(repeat_penalty=1.1, logit_bias={3: -math.inf, 4: 1.5})
-    body = request(BenchRequest("ab", (1, 2), 3, sampling=sampling))
+    body = completion_body(BenchRequest("ab", (1, 2), 3, sampling=sampling))
     assert (body["samplers"], body["repeat_penalty"]) == (["penalties", "top_k"], 1.1)
     assert body["logit_bias"] == [[3, False], [4, 1.5]]
 

@@ -99,21 +99,21 @@ class LlamaServer(System):
             return False
         return True
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         try:
-            answer = self._endpoint.answer("/completion", self.body(ask))
+            answer = self._endpoint.answer("/completion", self.body(request))
         except BaselineError as error:
             ended = self._program.ended(GRACE)
             why = f"{self.name} {self._program.exit_description()}" if ended else str(error)
             raise BaselineError(why) from error
-        if answer.n_tokens < ask.max_tokens:
-            tokens = f"{answer.n_tokens} of {ask.max_tokens} tokens"
+        if answer.n_tokens < request.max_tokens:
+            tokens = f"{answer.n_tokens} of {request.max_tokens} tokens"
             raise BaselineError(f"{self.name} stopped after {tokens}: does it need a larger context?")
         return answer
 
-    def body(self, ask: BenchRequest) -> dict[str, Any]:
+    def body(self, request: BenchRequest) -> dict[str, Any]:
         """Return the body for /completion; benchmarks override this."""
-        return request(ask)
+        return completion_body(request)
 
     def memory(self) -> int | None:
         return self._program.memory()
@@ -139,14 +139,14 @@ class LlamaServer(System):
         self._program.close()
 
 
-def request(ask: BenchRequest) -> dict[str, Any]:
+def completion_body(request: BenchRequest) -> dict[str, Any]:
     """Return the body for /completion, without the prompt cache and the server's default filters. Greedy
     sampling is top-k 1, which avoids a softmax over the vocabulary."""
-    sampling = ask.sampling
+    sampling = request.sampling
     return {
-        "prompt": list(ask.tokens),
-        "n_predict": ask.max_tokens,
-        "seed": ask.seed,
+        "prompt": list(request.tokens),
+        "n_predict": request.max_tokens,
+        "seed": request.seed,
         "ignore_eos": True,
         "stream": True,
         "cache_prompt": False,

@@ -50,19 +50,19 @@ class OpenAIServer(System):
 
     def _takes_extensions(self) -> bool:
         """True if it accepts settings beyond OpenAI's API. It also tests the server before the bench."""
-        ask = BenchRequest("a", (), 1)
-        status, _ = self._endpoint.fetch(COMPLETIONS, self._request(ask, True), allowed=(400, 422))
+        probe = BenchRequest("a", (), 1)
+        status, _ = self._endpoint.fetch(COMPLETIONS, self._body(probe, True), allowed=(400, 422))
         if status != 200:
-            self._endpoint.fetch(COMPLETIONS, self._request(ask, False))
+            self._endpoint.fetch(COMPLETIONS, self._body(probe, False))
         return status == 200
 
-    def _request(self, ask: BenchRequest, extended: bool) -> dict[str, Any]:
-        sampling = ask.sampling
+    def _body(self, request: BenchRequest, extended: bool) -> dict[str, Any]:
+        sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": ask.prompt,
-            "max_tokens": ask.max_tokens,
-            "seed": ask.seed,
+            "prompt": request.prompt,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
             "temperature": 0.0,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
@@ -81,8 +81,8 @@ class OpenAIServer(System):
             "cache_salt": uuid.uuid4().hex,
         }
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         """Answer with an empty cache if the server supports that per request: SGLang needs
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        return self._endpoint.answer(COMPLETIONS, self._request(ask, self._extended) | streamed)
+        return self._endpoint.answer(COMPLETIONS, self._body(request, self._extended) | streamed)

@@ -52,17 +52,9 @@ class Recorder:
         self._head = {"format": FORMAT, **head, "model": model}
 
     def add(
-        self,
-        prompt: Sequence[int],
-        generation: Generation,
-        *,
-        id_: str,
-        sampling: Sampling,
-        seed: int,
-        drafting: Drafting = PLAIN,
-        category: str = "",
-        session: str = "",
-    ) -> None:
+        self, prompt: Sequence[int], generation: Generation, *, id_: str, sampling: Sampling, seed: int,
+        drafting: Drafting = PLAIN, category: str = "", session: str = "",
+    ) -> None:  # fmt: skip
         """Append a request, unless its answer is empty. session: of one conversation, in the order added."""
         if not self.adding or not generation.tokens:
             return
