@@ -56,22 +56,19 @@ class Timings(DraftCounts):
     predicted_ms: Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)] = 0.0
 
 
-def alias(own: str, first: str, *path: str | int) -> AliasChoices:
-    return AliasChoices(own, AliasPath(first, *path))
+def either(own: str, first: str, *path: str | int) -> Any:
+    """Return a field of a reply, by llama-server's name or at OpenAI's place."""
+    return Field(None, validation_alias=AliasChoices(own, AliasPath(first, *path)))
 
 
 class Reply(BaseModel):
     """A message of a stream of llama-server's /completion, or of OpenAI's /v1/completions with additions.
     counts: vLLM's, with --per-request-spec-decode-metrics. n_tokens: so far."""
 
-    text: str | None = Field(None, validation_alias=alias("content", "choices", 0, "text"))
-    tokens: tuple[Count, ...] | None = Field(
-        None, validation_alias=alias("tokens", "choices", 0, "token_ids")
-    )
-    n_tokens: Count | None = Field(
-        None, validation_alias=alias("tokens_predicted", "usage", "completion_tokens")
-    )
-    n_prompt: Count | None = Field(None, validation_alias=alias("tokens_evaluated", "usage", "prompt_tokens"))
+    text: str | None = either("content", "choices", 0, "text")
+    tokens: tuple[Count, ...] | None = either("tokens", "choices", 0, "token_ids")
+    n_tokens: Count | None = either("tokens_predicted", "usage", "completion_tokens")
+    n_prompt: Count | None = either("tokens_evaluated", "usage", "prompt_tokens")
     timings: Timings | None = None
     counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
     error: Any = None

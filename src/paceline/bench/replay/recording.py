@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def _first(path: Path) -> dict[str, Any]:
         why = f"cannot be written ({error.strerror})"
         raise UsageError(f"--record {path}: {why}; name another file") from error
     first: dict[str, Any] = {}
-    for line in islice(raw_lines(path), 1):
+    if line := next(raw_lines(path), None):
         with suppress(LineError):  # may be cut short
             first = object_of(line)
         if not KNOWN_BY & first.keys() and not line.data.startswith(BEGIN):
