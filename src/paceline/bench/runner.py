@@ -160,7 +160,12 @@ class Runner:
                             tick("measure")
                         continue
                     if number == first:
-                        self._warm(item, learners)
+                        # Every system answers once without timing, and forgets what it learned.
+                        request = self.requests[item.id]
+                        for entry in self.entries[1:]:
+                            entry.answer(replace(request, max_tokens=min(request.max_tokens, WARM_UP_TOKENS)))
+                        for system in learners:
+                            system.forget()
                     yield self._measure(item, round_, number, tick)
                     number, done_work = number + 1, done_work + work_of(item)
         if left_out:
@@ -182,14 +187,6 @@ class Runner:
         }
         measured = {name: measurement(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
-
-    def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
-        """Let every system answer once without timing, and forget what it learned."""
-        request = self.requests[item.id]
-        for entry in self.entries[1:]:
-            entry.answer(replace(request, max_tokens=min(request.max_tokens, WARM_UP_TOKENS)))
-        for system in learners:
-            system.forget()
 
     def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
         """Record the plain answers for replays: greedy ones, and in a sampled bench also those of its first

@@ -93,11 +93,9 @@ class LlamaServer(System):
             stack.pop_all()
 
     def _healthy(self) -> bool:
-        try:
-            replace(self._endpoint, timeout=HEALTH).fetch("/health")
-        except BaselineError:
-            return False
-        return True
+        with suppress(BaselineError):
+            return replace(self._endpoint, timeout=HEALTH).fetch("/health")[0] == 200
+        return False
 
     def answer(self, request: BenchRequest) -> BenchAnswer:
         try:
