@@ -109,7 +109,7 @@ def one_round(
     prompts = RequestBuilder(models.plain, n=arguments.n_predict, sampling=sampling, seed=0)
     turns = Runner(models, plain, prompts, unwatched)
     if texts:
-        turns.examiner = SameText(models.plain)
+        turns.classifier = SameText(models.plain)
     with ExitStack() as stack:
         stack.callback(turns.close)
         target: Any = models.plain.target
@@ -145,7 +145,7 @@ def one_round(
         for entry in turns.entries:
             # The record has nothing to say to it; ours forget what they have learned before a round.
             if texts and not isinstance(entry.system, LlamaServer):
-                entry.system.answer(turns.asks[items[0].id])
+                entry.system.answer(turns.requests[items[0].id])
             else:
                 entry.system.answer(ask)
         if arguments.temp > 0:

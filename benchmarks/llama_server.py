@@ -61,10 +61,10 @@ def compare(target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     record = Bench(plan).measure()
     groups, own = record.groups, by_own_word(record.groups)
-    categories = {result.category for result in record.results}
-    whole = [result for result in record.results if not result.category or len(categories) == 1]
-    out: dict[str, Any] = {"systems": {r.system: asdict(r) for r in whole}}
-    proved = {r.system for r in whole if r.lossless}
+    categories = {result["category"] for result in record.results}
+    whole = [result for result in record.results if not result["category"] or len(categories) == 1]
+    out: dict[str, Any] = {"systems": {r["system"]: r for r in whole}}
+    proved = {r["system"] for r in whole if r["lossless"]}
     for what, ours, theirs in (
         ("plain", "plain", "llama-server"),
         ("drafted", drafted, f"llama-server {drafted}"),

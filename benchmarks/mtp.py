@@ -9,7 +9,8 @@ step: the time of a step of the layers, with the whole output matrix and the red
 same layer in heads/ (qwen35 and mimo2), relative to a pass of the target over one row. --vocab: rows of the
 file's output matrix and embeddings are repeated up to so many tokens first, in a temporary copy, since small
 models have small vocabularies.
-Speeds over the suites: `paceline bench -m FILE --methods plain,auto,mtp --baseline llama-server=xllamacpp`.
+Speeds over the suites:
+`paceline bench -m FILE --methods plain,auto,mtp --baseline llama-server=benchmarks/xllamacpp_server.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 import paceline
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.bench.baselines.llama_server import XLLAMACPP, LlamaServer, find_server
+from paceline.bench.baselines.llama_server import LlamaServer, find_server
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.hardware.threads import choose_threads
@@ -57,7 +58,7 @@ def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: st
         prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
         chosen = [item for item in workload.load(suite) if not item.session]
         chosen = [item for item in chosen if workload.length(item) < CONTEXT - n]  # a token has a character
-        requests = [prompts.ask(item, {}) for item in workload.sample_items(chosen, items)]
+        requests = [prompts.request(item, {}) for item in workload.sample_items(chosen, items)]
         command = find_server(server)
         with closing(
             LlamaServer(command, path, name="llama-server", method="mtp", n_draft=drafts, p_min=0.0,
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=20)
     parser.add_argument("-n", type=int, default=96)
     parser.add_argument("--drafts", type=int, default=3)
-    parser.add_argument("--server", default=XLLAMACPP)
+    parser.add_argument("--server", default="benchmarks/xllamacpp_server.py")
     parser.add_argument("--vocab", type=int, default=0)
     given = parser.parse_args()
     path = file_of(given.model)

@@ -213,7 +213,7 @@ def record_plainly(
     said: dict[str, str] = {}
     recorder.begin(llm.target.vocab, llm.target.name)
     for item in items:
-        ask = prompts.ask(item, said)
+        ask = prompts.request(item, said)
         answer = llm.generate(
             ask.tokens, max_tokens=ask.max_tokens, seed=ask.seed, ignore_eos=True, **asdict(sampling)
         )

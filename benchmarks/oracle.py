@@ -270,7 +270,7 @@ class Oracle:
     """The bounds of a method's recordings: play each with `play`, which plays it by the method first."""
 
     def __init__(self, lane: MethodReplay, recordings: Sequence[Recording]) -> None:
-        means = lane.means
+        means = lane.context
         assert means.costs is not None  # the caller's condition
         self._lane, self._costs = lane, means.costs
         self._paid = paid(lane.drafter, lane.drafting)

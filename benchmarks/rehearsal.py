@@ -118,9 +118,9 @@ class RehearsedServer(LlamaServer):
 
     texts: Mapping[tuple[int, ...], str]  # by the prompt
 
-    def body(self, ask: BenchRequest) -> dict[str, Any]:
-        known = super().body(ask)
-        text = self.texts.get(ask.tokens)
+    def body(self, request: BenchRequest) -> dict[str, Any]:
+        known = super().body(request)
+        text = self.texts.get(request.tokens)
         return known if text is None else known | {"grammar": sentence(text)}
 
 
@@ -129,7 +129,7 @@ class SameText(DifferenceClassifier):
     other as texts, as far as both go."""
 
     def outcome(
-        self, item: str, ask: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
+        self, item: str, request: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
     ) -> str:
         index = first_difference(plain, tokens)
         return IDENTICAL if index is None or self._same(plain, tokens) else f"from token {index} on"

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+XLLAMACPP = str(Path(__file__).parents[1] / "benchmarks" / "xllamacpp_server.py")
 PIECE = '{"content":"a","tokens":[7],"stop":false,"tokens_predicted":%d}'
 
 

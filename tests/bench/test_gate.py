@@ -150,7 +150,7 @@ def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: C
 def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
     llm: LLM, plain: Contestant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examiner, said = DifferenceClassifier(llm), list(plain.greedy_tokens["a"])
+    classifier, said = DifferenceClassifier(llm), list(plain.greedy_tokens["a"])
     near_tie = Difference(3, gap=1e-7, noise=1e-6, spread=1.0)
     monkeypatch.setattr(gate, "explain", lambda *_: near_tie)
     # A token that is taken for a near-tie, and after it what plain decoding goes on with, or something else.
@@ -158,5 +158,5 @@ def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
     rest = list(llm.generate(prompt, max_tokens=2, ignore_eos=True).tokens)
     good = [*prompt[len(llm.tokens(PROMPT)) :], *rest]
     bad = [*good[:-1], (good[-1] + 1) % 256]
-    assert examiner.outcome("a", asking(llm), said, good, Budget(2, 2)) == NEAR_TIE
-    assert examiner.outcome("a", asking(llm), said, bad, Budget(2, 2)) == f"from token {len(bad) - 1} on"
+    assert classifier.outcome("a", asking(llm), said, good, Budget(2, 2)) == NEAR_TIE
+    assert classifier.outcome("a", asking(llm), said, bad, Budget(2, 2)) == f"from token {len(bad) - 1} on"

@@ -43,28 +43,28 @@ def prompts(llm: LLM, **settings: Any) -> RequestBuilder:
 
 
 def test_prompt_is_unchanged_with_its_own_length_and_seed(base: LLM) -> None:
-    ask = prompts(base, seed=4).ask(PLAIN, {})
+    ask = prompts(base, seed=4).request(PLAIN, {})
     assert (ask.prompt, ask.tokens) == ("hello there", tuple(base.tokens("hello there")))
     assert (ask.max_tokens, ask.seed) == (9, 7)
     sampling = Sampling(temperature=0.5)
-    ask = prompts(base, n=5, sampling=sampling).ask(PLAIN, {})
+    ask = prompts(base, n=5, sampling=sampling).request(PLAIN, {})
     assert (ask.max_tokens, ask.sampling) == (5, sampling)
 
 
 def test_messages_with_earlier_answers_go_through_the_chat_template(chat: LLM, base: LLM) -> None:
     messages = (*SECOND.messages, ("assistant", None), ("user", "so?"))
     third = replace(SECOND, id="s.3", earlier=("s.1", "s.2"), messages=messages)
-    ask = prompts(chat).ask(third, {"s.1": "one", "s.2": "two"})
+    ask = prompts(chat).request(third, {"s.1": "one", "s.2": "two"})
     assert ask.prompt == "[system]be brief[user]hi[assistant]one[user]and?[assistant]two[user]so?[assistant]"
     with pytest.raises(UsageError, match=r"the answer to s\.1, which was not asked"):
-        prompts(chat).ask(third, {"s.2": "two"})
+        prompts(chat).request(third, {"s.2": "two"})
     # A base model has no template.
-    ask = prompts(base).ask(SECOND, {"s.1": "hello"})
+    ask = prompts(base).request(SECOND, {"s.1": "hello"})
     assert ask.prompt == "System: be brief\n\nUser: hi\n\nAssistant: hello\n\nUser: and?\n\nAssistant:"
 
 
 def test_item_longer_than_the_context_is_refused(base: LLM) -> None:
     fits = replace(PLAIN, prompt="x" * 247)
-    assert len(prompts(base).ask(fits, {}).tokens) == 247
+    assert len(prompts(base).request(fits, {}).tokens) == 247
     with pytest.raises(UsageError, match=r"item p: its 248 tokens and 9 more .* context of 256: .*\(-c\)"):
-        prompts(base).ask(replace(PLAIN, prompt="x" * 248), {})
+        prompts(base).request(replace(PLAIN, prompt="x" * 248), {})

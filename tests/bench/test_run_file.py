@@ -20,7 +20,7 @@ def group(round_: int, item: str, seconds: float = 1.0) -> ItemMeasurements:
 
 def test_groups_are_read_once_despite_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.jsonl"
-    run_file.begin(path, {"n": 1}, {"suite": "code"})
+    run_file.Run({"n": 1}, {"suite": "code"}).begin(path)
     run_file.append(path, asdict(group(0, "a")))
     with path.open("ab") as file:
         file.write(b'{"round": 0, "it')  # by a killed process
@@ -48,4 +48,4 @@ def test_other_file_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_unusable_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot be written \(File exists\); name another file \(-o\)"):
-        run_file.begin(tmp_path / "file" / "run.jsonl", {}, {})
+        run_file.Run({}).begin(tmp_path / "file" / "run.jsonl")

@@ -14,12 +14,13 @@ from fixed_system import FixedSystem
 from paceline.api import LLM
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.bench import run_file
-from paceline.bench.bench import Bench, BenchRecord, unwatched
+from paceline.bench.bench import Bench, unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.method import parse_all
 from paceline.bench.paceline_system import LoadedModels, PacelineSystem
 from paceline.bench.plan import BenchPlan
 from paceline.bench.prompts import RequestBuilder
+from paceline.bench.run_file import Run
 from paceline.bench.runner import Runner, rotate_order
 from paceline.bench.suites.workload import Item
 from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements
@@ -141,10 +142,10 @@ def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(ta
     assert one.entries[2].verdict.description == "identical"
 
 
-def rows(record: BenchRecord) -> list[tuple[str, str, str, int, int]]:
+def rows(run: Run) -> list[Any]:
     return [
-        (result.system, result.category, result.verdict, result.items, result.n_tokens)
-        for result in record.results
+        tuple(result[name] for name in ("system", "category", "verdict", "items", "n_tokens"))
+        for result in run.results
     ]
 
 
@@ -152,14 +153,14 @@ def test_kept_prompts_change_no_result(asked: dict[str, Any]) -> None:
     plans = [BenchPlan(**asked), BenchPlan(**asked, keep_prompts=True)]
     records = [Bench(plan).measure() for plan in plans]
     assert rows(records[0]) == rows(records[1])
-    assert [{result.ttft is None for result in record.results} for record in records] == [{False}, {True}]
+    assert [{result["ttft"] is None for result in record.results} for record in records] == [{False}, {True}]
 
 
 def test_resume_continues_after_a_time_limit(asked: dict[str, Any], tmp_path: Path) -> None:
     plan = BenchPlan(**asked, keep_prompts=True, minutes=1e-9)
     file = tmp_path / "run.jsonl"
     record = Bench(plan, file=file).measure()
-    assert [result.items for result in record.results] == [1, 1, 1]
+    assert [result["items"] for result in record.results] == [1, 1, 1]
     stored = run_file.read(file)
     again = Bench(replace(BenchPlan.read(stored.plan), minutes=5.0), stored=stored).measure()
     assert len(run_file.read(file).groups) == 3
@@ -169,7 +170,7 @@ def test_resume_continues_after_a_time_limit(asked: dict[str, Any], tmp_path: Pa
 def test_sampled_bench_passes_the_gate(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.bench.gate.SAMPLED_CHECK_SIZES", ((4, 20),))
     plan = BenchPlan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
-    verdicts = [result.verdict for result in Bench(plan).measure().results]
+    verdicts = [result["verdict"] for result in Bench(plan).measure().results]
     assert verdicts[-2:] == ["reference", "identical, unbiased"]
 
 
@@ -224,7 +225,7 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
     both = turns(target, [first, second])
     both.check([first, second], Sampling(), 0)
     answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
-    assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
+    assert both.requests["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 
 
 def test_answer_has_times_and_counts(target: LoadedModels) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import broken
 from command_line import command
-from fake_llama_server import write_fake_server
+from fake_llama_server import XLLAMACPP, write_fake_server
 from gguf_architectures import write_architecture
 from gguf_files import write_llama
 from paceline.bench import run_file
@@ -231,8 +231,8 @@ def test_llama_server_joins_in_its_own_methods(
         tmp_path / "suite.jsonl", {"id": "a", "prompt": "def f(x):\n    return x\n\ndef g(x):"}
     )
     done = command(
-        capsys, "bench", "-t", "1", "--methods", "lookup", "--baseline", "llama-server=xllamacpp", "-n", "16",
-        "--rounds", "1", "--suite", suite, "-o", kept, "--json", "--temp", str(temp),
+        capsys, "bench", "-t", "1", "--methods", "lookup", "--baseline", f"llama-server={XLLAMACPP}", "-n",
+        "16", "--rounds", "1", "--suite", suite, "-o", kept, "--json", "--temp", str(temp),
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     systems = {result["system"]: result for result in done.json["results"]}

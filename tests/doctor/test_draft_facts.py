@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench_records import drafted, failed, plain, record
-from paceline.bench.run_file import Status, StoredRun
+from paceline.bench.run_file import Run, Status
 from paceline.doctor.drafts import Measured, available_memory, newest_result
 from paceline.hardware.gpus import Gpu
 from paceline.hardware.probe import MemoryInfo
@@ -20,16 +19,16 @@ FIXED = "model:policy=fixed"
 
 def run(
     number: int, *results: Any, target: str = OURS, draft: str | None = THEIRS, status: Status = "done"
-) -> StoredRun:
+) -> Run:
     stored = record([plain(), *results])
     provenance = stored["provenance"] | {"target": {"fingerprint": target}}
     provenance["draft"] = None if draft is None else {"fingerprint": draft}
     started = f"2026-11-0{number}T12:00:00"
-    return StoredRun(Path("run"), started, "", {}, provenance, status, stored["results"], [])
+    return Run({}, provenance, started, status=status, results=stored["results"])
 
 
 def found(
-    *runs: StoredRun, task: str = "any", drafter: str = "model", draft: str | None = THEIRS
+    *runs: Run, task: str = "any", drafter: str = "model", draft: str | None = THEIRS
 ) -> Measured | None:
     return newest_result(runs, OURS, draft, tuple(drafter.split("|")), task, HERE)
 
@@ -57,7 +56,7 @@ def test_the_speed_of_the_newest_run_of_the_pair() -> None:
         run(1, drafted("model:mystery=1", (2, 1, 3))),
     ],
 )
-def test_what_is_of_something_else_says_nothing(other: StoredRun) -> None:
+def test_what_is_of_something_else_says_nothing(other: Run) -> None:
     assert found(other) is None
     kept = run(2, drafted("model", (1.5, 1, 3)))
     assert speed(found(other, kept)) == 1.5

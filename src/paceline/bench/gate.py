@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.api import LLM
@@ -11,6 +11,7 @@ from paceline.bench.certify import certificate
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.bench.text_comparison import explain, first_non_greedy_token, rows_of
 from paceline.settings import Drafting
+from paceline.speculative.errors import PacelineError
 from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
@@ -29,19 +30,19 @@ class DifferenceClassifier:
         self._outcomes: dict[tuple[Any, ...], str] = {}
 
     def outcome(
-        self, item: str, ask: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
+        self, item: str, request: BenchRequest, plain: Sequence[int], tokens: Sequence[int], budget: Budget
     ) -> str:
         """Return the outcome of a greedy output: identical, near-tie, or the first token that plain decoding
         would not choose, also after a near-tie."""
         target = self.llm.target
         key = (item, rows_of(target, budget), tuple(plain), tuple(tokens))
         if key not in self._outcomes:
-            outcome, sampling = IDENTICAL, self.llm.sampling(**vars(ask.sampling))
-            if it := explain(target, ask.tokens, plain, tokens, budget, sampling):
+            outcome, sampling = IDENTICAL, self.llm.sampling(**vars(request.sampling))
+            if it := explain(target, request.tokens, plain, tokens, budget, sampling):
                 wrong: int | None = it.index
                 if it.near_tie:  # the texts differ after it
                     begin = it.index + 1
-                    wrong = first_non_greedy_token(target, ask.tokens, tokens, begin, it.noise, sampling)
+                    wrong = first_non_greedy_token(target, request.tokens, tokens, begin, it.noise, sampling)
                 outcome = NEAR_TIE if wrong is None else f"from token {wrong} on"
             self._outcomes[key] = outcome
         return self._outcomes[key]
@@ -80,18 +81,31 @@ class Contestant:
     def name(self) -> str:
         return self.system.name
 
-    def judge(self, examiner: DifferenceClassifier, item: str, ask: BenchRequest, answer: BenchAnswer) -> str:
+    def answer(self, request: BenchRequest) -> BenchAnswer | None:
+        """Return the answer, or None from a program that has failed. An error of ours ends the bench."""
+        if not self.failed:
+            try:
+                return self.system.answer(request)
+            except PacelineError as error:
+                if self.system.ours:
+                    raise
+                self.failed = str(error)
+        return None
+
+    def judge(
+        self, classifier: DifferenceClassifier, item: str, request: BenchRequest, answer: BenchAnswer
+    ) -> str:
         """Record a greedy answer and return its outcome."""
         reference = self.reference or self
         while item not in reference.greedy_tokens and reference.reference is not None:
             reference = reference.reference  # it failed before this item
         plain = reference.greedy_tokens.get(item)
-        tokens = tokens_of(examiner.llm, answer, plain)[: ask.max_tokens]  # some programs add a few
+        tokens = tokens_of(classifier.llm, answer, plain)[: request.max_tokens]  # some programs add a few
         self.greedy_tokens.setdefault(item, tokens)
-        if answer.n_prompt != len(ask.tokens):
-            self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
+        if answer.n_prompt != len(request.tokens):
+            self.remark = f"; reads {answer.n_prompt} tokens where we have {len(request.tokens)}"
         budget = self.budget or reference.budget or DEFAULT_BUDGET
-        outcome = examiner.outcome(item, ask, tokens if plain is None else plain, tokens, budget)
+        outcome = classifier.outcome(item, request, tokens if plain is None else plain, tokens, budget)
         self.add(item, outcome)
         return outcome
 
@@ -115,20 +129,18 @@ class Contestant:
             return NOT_CHECKED
         worst = next((f"{item} {found}" for item, found in self.outcomes.items() if severity(found) > 1), "")
         ties = sum(found == NEAR_TIE for found in self.outcomes.values())
-        verdict = GateVerdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
-        if worst and self.other_program_plain:
-            verdict = GateVerdict(True, f"its own text: {worst}")
-        elif worst:
-            verdict = GateVerdict(False, f"NOT LOSSLESS: {worst}")
+        text = f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL
+        if worst:
+            text = f"its own text: {worst}" if self.other_program_plain else f"NOT LOSSLESS: {worst}"
         elif self.reference is None:
-            verdict = GateVerdict(True, "reference")
-        elif self.sampled not in (None, SAMPLES_ELSEWHERE):
-            greedy = f"{verdict.description}, " if self.sampled.lossless else ""
-            verdict = replace(self.sampled, description=greedy + self.sampled.description)
-        if self.sampled is SAMPLES_ELSEWHERE and verdict.lossless:
-            verdict = replace(verdict, description=f"{self.sampled.description}: {verdict.description}")
-        remark = f"; {self.remark}" if self.remark else ""
-        return replace(verdict, description=verdict.description + remark)
+            text = "reference"
+        lossless = not worst or self.other_program_plain
+        if lossless and self.sampled is SAMPLES_ELSEWHERE:
+            text = f"{self.sampled.description}: {text}"
+        elif lossless and self.sampled is not None:
+            lossless, sampled = self.sampled.lossless, self.sampled.description
+            text = f"{text}, {sampled}" if lossless else sampled
+        return GateVerdict(lossless, text + self.remark)
 
 
 def severity(outcome: str) -> int:

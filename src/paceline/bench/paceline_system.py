@@ -96,29 +96,30 @@ def resident() -> int:
 class PacelineSystem(System):
     """Paceline's engine. It detokenizes during decoding, as for a user, so that the cost counts."""
 
+    ours = True
+
     def __init__(self, method: Method, models: LoadedModels) -> None:
         self.name = method.name
         self._models = models
         self.llm = models.llm(method)
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         llm = self.llm
         if not self._models.keep_prompts:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
-        sampling = llm.sampling(**vars(ask.sampling))
+        sampling = llm.sampling(**vars(request.sampling))
         start = perf_counter()
-        self._prefill_draft(ask)
+        self._prefill_draft(request)
         first = last = 0.0  # arrival of the first and the last tokens
         # The start of decoding, and the tokens and statistics until then.
         decoding: tuple[float, int, Stats] | None = None
         with llm.engine.run_batch() as run:
-            request = GenerationRequest(
-                prompt=ask.tokens, max_tokens=ask.max_tokens, sampling=sampling, seed=ask.seed,
+            handle = run.add(GenerationRequest(
+                prompt=request.tokens, max_tokens=request.max_tokens, sampling=sampling, seed=request.seed,
                 ignore_eos=True, remember=False,
-            )  # fmt: skip
-            handle = run.add(request)
+            ))  # fmt: skip
             run.begin()
             active = handle.scheduled.active
             if active is not None and active.session.pending_tokens == 0:  # prefilled for another method
@@ -137,21 +138,21 @@ class PacelineSystem(System):
         began, n_before, before = decoding
         stats, n_tokens = handle.stats, len(handle.tokens)
         return BenchAnswer(
-            text=handle.text, tokens=tuple(handle.tokens), n_tokens=n_tokens, n_prompt=len(ask.tokens),
+            text=handle.text, tokens=tuple(handle.tokens), n_tokens=n_tokens, n_prompt=len(request.tokens),
             first=first, seconds=last, decoded=n_tokens - n_before, decoding=last - began,
             steps=stats.steps, drafted=stats.drafted, accepted=stats.accepted, rejected=stats.rejected,
             draft_seconds=stats.draft_seconds - before.draft_seconds,
             decode_seconds=stats.seconds - before.seconds,
         )  # fmt: skip
 
-    def _prefill_draft(self, ask: BenchRequest) -> None:
+    def _prefill_draft(self, request: BenchRequest) -> None:
         """Prefill the draft model before its first draft, so that decoding times match other systems'."""
-        draft = self.llm.draft
-        if draft is None or len(ask.tokens) <= MAX_FUSED_PREFILL or self.llm.drafting.cross_vocab != "off":
-            return  # a draft of another vocabulary has other tokens
+        draft, translated = self.llm.draft, self.llm.drafting.cross_vocab != "off"  # to other tokens
+        if draft is None or translated or len(request.tokens) <= MAX_FUSED_PREFILL:
+            return
         session = draft.open()
         try:
-            session.extend(draft.vocab.known(ask.tokens))
+            session.extend(draft.vocab.known(request.tokens))
             draft.forward([(session, session.pending_tokens)], RequiredOutputs())
         finally:
             session.close()  # leaves the prompt in the cache

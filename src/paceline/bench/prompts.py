@@ -19,7 +19,7 @@ class RequestBuilder:
         self._llm = llm
         self._n, self._sampling, self._seed = n, sampling, seed
 
-    def ask(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
+    def request(self, item: Item, answers: Mapping[str, str]) -> BenchRequest:
         """Return the request of `item`. answers: by id of earlier items. Raises UsageError if too long."""
         tokens = encode_item(self._llm, item, fill_messages(item, answers))
         target, n = self._llm.target, item.max_tokens if self._n is None else self._n

@@ -1,4 +1,4 @@
-"""A run of a bench as a file of JSON lines, so that an interrupted one can continue.
+"""A run of a bench: a file of JSON lines that the runner appends to, and that all else reads.
 
 The first line has the plan and the provenance, every further line the measurements of one item, and the last
 line the results. Without results the run failed, was killed, or is being measured."""
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from paceline.system.home import home, make_private_folder
 
 Status = Literal["running", "done", "interrupted"]
 FORMAT = 2  # raised when a field changes its meaning or is removed
+HEAD = ("started", "folder", "plan", "provenance")
 
 
 def folder() -> Path:
@@ -32,20 +33,55 @@ def new_path() -> Path:
     return folder() / f"{datetime.now():%Y-%m-%dT%H-%M-%S-%f}.jsonl"
 
 
-@dataclass(frozen=True)
-class StoredRun:
-    """A run in a file.
+@dataclass
+class Run:
+    """The plan, the measurements and the results of a bench.
     started: the local time. folder: relative paths of the plan begin there. groups: the measurements of each
-    item and round."""
+    item and round. path: of the file, if there is one. skipped: reasons of items that were not measured.
+    reading: tokens and seconds of prefills. lost: error of a failed write to the file."""
 
-    path: Path
-    started: str
-    folder: str
     plan: dict[str, Any]
-    provenance: dict[str, Any]
-    status: Status
-    results: list[dict[str, Any]]
-    groups: list[ItemMeasurements]
+    provenance: dict[str, Any] = field(default_factory=dict)
+    started: str = ""
+    folder: str = ""
+    status: Status = "running"
+    results: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[ItemMeasurements] = field(default_factory=list)
+    path: Path | None = None
+    skipped: list[str] = field(default_factory=list)
+    reading: list[tuple[int, float]] = field(default_factory=list)
+    lost: str = ""
+
+    def begin(self, path: Path) -> None:
+        """Write the first line. Raises UsageError if the file cannot be written."""
+        self.started, self.folder = datetime.now().isoformat(timespec="seconds"), str(Path.cwd())
+        try:
+            make_private_folder(path.parent)
+            append(path, {"format": FORMAT} | {name: getattr(self, name) for name in HEAD})
+        except OSError as error:
+            why = f"cannot be written ({error.strerror}); name another file (-o)"
+            raise UsageError(f"{path}: {why}") from error
+        self.path = path if path.is_file() else None  # and no device
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Write a line. An error does not end the bench."""
+        try:
+            if self.path is not None and not self.lost:
+                append(self.path, line)
+        except OSError as error:
+            self.lost = error.strerror or str(error)
+
+    def as_dict(self) -> dict[str, Any]:
+        n, seconds = (sum(column) for column in zip((0, 0.0), *self.reading, strict=True))
+        return {
+            "file": self.path and str(self.path),
+            "prompt_speed": n / seconds if seconds else None,  # tokens/s of prefills
+            "measurements": [
+                {"round": group.round, "item": group.item, "category": group.category} | measurement
+                for group in self.groups
+                for measurement in group.measurements.values()
+            ],
+        } | {name: getattr(self, name) for name in ("status", "plan", "results", "skipped", "provenance")}
 
 
 def require_new(path: Path) -> None:
@@ -61,35 +97,23 @@ def append(path: Path, data: Mapping[str, Any]) -> None:
     append_line(path, json.dumps(data).encode() + b"\n")
 
 
-def begin(path: Path, plan: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-    """Write the first line. Raises UsageError if the file cannot be written."""
-    started = datetime.now().isoformat(timespec="seconds")
-    line = {"format": FORMAT, "started": started, "folder": str(Path.cwd())}
-    try:
-        make_private_folder(path.parent)
-        append(path, line | {"plan": plan, "provenance": provenance})
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror}); name another file (-o)") from error
-
-
-def read(path: Path) -> StoredRun:
+def read(path: Path) -> Run:
     """Read a run. Raises UsageError for a file that is none."""
     lines: list[dict[str, Any]] = []
     for line in raw_lines(path):
         with suppress(LineError):  # a killed process left it cut short
             lines.append(object_of(line))
-    first: dict[str, Any] = lines[0] if lines else {}
-    end: dict[str, Any] = {"status": "running", "results": []}
     groups = dict[tuple[int, str], ItemMeasurements]()
     try:
+        first, end = lines[0], {}
         for data in lines[1:]:
             if "results" in data:
                 end = data
             else:
                 group = ItemMeasurements(**data)
                 groups.setdefault((group.round, group.item), group)
-        if first.pop("format") == FORMAT:
-            return StoredRun(path, **first, **end, groups=list(groups.values()))
-    except (KeyError, TypeError):
+        if first.pop("format") == FORMAT and first.keys() == {*HEAD}:
+            return Run(path=path, groups=list(groups.values()), **first, **end)
+    except (IndexError, KeyError, TypeError):
         pass
     raise UsageError(f"{path}: is no run of `paceline bench`, or one of another version")

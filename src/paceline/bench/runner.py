@@ -24,12 +24,11 @@ from paceline.bench.prompts import RequestBuilder
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.suites.workload import Item, length
 from paceline.bench.system import BenchAnswer, BenchRequest, ItemMeasurements, measurement
-from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
-TokenTimes = list[tuple[int, float]]  # tokens and seconds
 
 WARM_UP_TOKENS = 8  # of a system's first answer, which is not timed
 MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
@@ -37,23 +36,22 @@ MIN_ANSWER_TOKENS = 2  # decoding speed is measured from the second token on
 
 class Runner:
     """Systems that answer the same items in turn.
-    entries: plain decoding first, the reference of all. asks: requests by item. skipped, reading: as in
-    BenchRecord."""
+    entries: plain decoding first, the reference of all. requests: by item. skipped, reading: as in Run."""
 
     def __init__(self, models: LoadedModels, plain: Method, prompts: RequestBuilder, watch: Watch) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
-        self.examiner = DifferenceClassifier(models.plain)
+        self.classifier = DifferenceClassifier(models.plain)
         self.plain = Contestant(PacelineSystem(plain, models))
         self.entries = [self.plain]
         self.skipped: list[str] = []
-        self.reading: TokenTimes = []
-        self.asks: dict[str, BenchRequest] = {}
+        self.reading: list[tuple[int, float]] = []  # tokens and seconds
+        self.requests: dict[str, BenchRequest] = {}
         self._tried: set[str] = set()
         self._plain_texts: dict[str, str] = {}
 
     def warm_up(self, items: Sequence[Item]) -> None:
         """Answer the first possible item plainly, which warms the target up and shows its memory."""
-        if not any(self._ask(item) for item in items):
+        if not any(map(self._prepare, items)):
             why = next(iter(self.skipped), "the suite has no items of this --size")
             raise UsageError(f"nothing to ask: {why}")
         self._models.memory = self._models.memory or resident()
@@ -76,21 +74,20 @@ class Runner:
     def baselines(self) -> dict[str, str]:
         """Other programs, with their version if they report it."""
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
-        return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
+        return {one.name: one.version() for one in others}
 
-    def _ask(self, item: Item) -> bool:
-        """Prepare an item and return whether it has a request; if not, note the reason. Its plain answer is
-        computed, which other systems must repeat and later items of a session refer to."""
+    def _prepare(self, item: Item) -> bool:
+        """Return whether an item has a request; if not, note the reason. Its plain answer is computed, which
+        other systems must repeat and later items of a session refer to."""
         if item.id in self._tried:
-            return item.id in self.asks
+            return item.id in self.requests
         self._tried.add(item.id)
         try:
-            ask = self._prompts.ask(item, self._plain_texts)
+            request = self._prompts.request(item, self._plain_texts)
         except UsageError as error:
             self.skipped.append(str(error))
             return False
-        answer = self._answer(self.plain, as_greedy(ask))
-        assert answer is not None  # our own systems raise
+        answer = self.plain.system.answer(as_greedy(request))
         if not item.earlier and answer.decoded == answer.n_tokens:  # the prompt was prefilled alone
             self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
         # Cut at the end token: beyond it some programs forbid the token and others continue after it.
@@ -101,7 +98,7 @@ class Runner:
         if len(tokens) < MIN_ANSWER_TOKENS:
             self.skipped.append(f"item {item.id}: the model has nothing to say to it")
             return False
-        self.asks[item.id] = replace(ask, max_tokens=len(tokens))
+        self.requests[item.id] = replace(request, max_tokens=len(tokens))
         return True
 
     def check(
@@ -111,34 +108,29 @@ class Runner:
         further one is checked. Every system must repeat plain greedy output, and drafted sampling must have
         the target's distribution."""
         checked = list[Item]()
-        if not sampling.greedy:  # until it is
-            for entry in self.entries[1:]:
-                is_ours = isinstance(entry.system, PacelineSystem)
-                entry.sampled = NOT_CHECKED if is_ours else SAMPLES_ELSEWHERE
+        sampled = [] if sampling.greedy else self.entries[1:]
+        for entry in sampled:  # until it is
+            entry.sampled = NOT_CHECKED if isinstance(entry.system, PacelineSystem) else SAMPLES_ELSEWHERE
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
-                if (not checked or perf_counter() < until) and self._ask(item):
+                if (not checked or perf_counter() < until) and self._prepare(item):
                     checked.append(item)
-                    ask = as_greedy(self.asks[item.id])
+                    request = as_greedy(self.requests[item.id])
                     for entry in self.entries[1:]:
-                        if (answer := self._answer(entry, ask)) is not None:
-                            entry.judge(self.examiner, item.id, ask, answer)
+                        if (answer := entry.answer(request)) is not None:
+                            entry.judge(self.classifier, item.id, request, answer)
                 tick("gate")
-            for entry in self.entries[1:]:
-                if not sampling.greedy and isinstance(entry.system, PacelineSystem):
+            for entry in sampled:
+                if isinstance(entry.system, PacelineSystem):
                     greedy = self.plain.greedy_tokens
-                    texts = [[*ask.tokens, *greedy[id_]] for id_, ask in self.asks.items()]
+                    texts = [[*one.tokens, *greedy[id_]] for id_, one in self.requests.items()]
                     entry.sampled = sampled_verdict(entry.system.llm, sampling, texts, seed)
         return checked
 
     def rounds(
-        self,
-        items: Sequence[Item],
-        n: int = 1,
-        done: Collection[ItemMeasurements] = (),
-        until: float = math.inf,
-        first: int = 0,
-    ) -> Iterator[ItemMeasurements]:
+        self, items: Sequence[Item], n: int = 1, done: Collection[ItemMeasurements] = (),
+        until: float = math.inf, first: int = 0,
+    ) -> Iterator[ItemMeasurements]:  # fmt: skip
         """Yield the measurements of each item except those in `done`.
         At each item the systems answer in another order, and greedy answers are judged. Learning drafters
         forget before each round and learn from its answers.
@@ -163,71 +155,55 @@ class Runner:
                         late = elapsed * (1 + work_of(item) / done_work) > seconds
                         if late or not left_out.isdisjoint(item.earlier):
                             left_out.add(item.id)
-                    if item.id in left_out or not self._ask(item) or again:
+                    if item.id in left_out or not self._prepare(item) or again:
                         for _ in self.entries:
                             tick("measure")
                         continue
                     if number == first:
-                        self._warm(item, learners)
-                    yield self._turn(item, round_, number, tick)
+                        # Every system answers once without timing, and forgets what it learned.
+                        request = self.requests[item.id]
+                        for entry in self.entries[1:]:
+                            entry.answer(replace(request, max_tokens=min(request.max_tokens, WARM_UP_TOKENS)))
+                        for system in learners:
+                            system.forget()
+                    yield self._measure(item, round_, number, tick)
                     number, done_work = number + 1, done_work + work_of(item)
         if left_out:
             self.skipped.append(f"{len(left_out)} of {len(items)} items: no time was left (--minutes)")
 
-    def _turn(self, item: Item, round_: int, number: int, tick: Tick) -> ItemMeasurements:
-        """Measure an item."""
-        ask = self.asks[item.id]
-        ask = replace(ask, seed=ask.seed + round_)
+    def _measure(self, item: Item, round_: int, number: int, tick: Tick) -> ItemMeasurements:
+        request = self.requests[item.id]
+        request = replace(request, seed=request.seed + round_)
         answers: dict[str, BenchAnswer] = {}
         for entry in rotate_order(self.entries, number):
-            if (answer := self._answer(entry, ask)) is not None:
+            if (answer := entry.answer(request)) is not None:
                 answers[entry.name] = answer
             tick("measure")
         # In the order of entries: a program's drafts are compared with its plain decoding.
         outcomes = {
-            entry.name: entry.judge(self.examiner, item.id, ask, answers[entry.name])
+            entry.name: entry.judge(self.classifier, item.id, request, answers[entry.name])
             for entry in self.entries
-            if entry.name in answers and ask.sampling.greedy
+            if entry.name in answers and request.sampling.greedy
         }
         measured = {name: measurement(name, answer) for name, answer in answers.items()}
         return ItemMeasurements(round_, item.id, item.category, measured, outcomes)
 
-    def _warm(self, item: Item, learners: Sequence[PacelineSystem]) -> None:
-        """Let every system answer once without timing, and forget what it learned."""
-        ask = self.asks[item.id]
-        for entry in self.entries[1:]:
-            self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS)))
-        for system in learners:
-            system.forget()
-
-    def _answer(self, entry: Contestant, ask: BenchRequest) -> BenchAnswer | None:
-        """Return the answer, or None from a program that has failed."""
-        if isinstance(entry.system, PacelineSystem):
-            return entry.system.answer(ask)  # an error ends the bench
-        if not entry.failed:
-            try:
-                return entry.system.answer(ask)
-            except PacelineError as error:
-                entry.failed = str(error)
-        return None
-
     def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
         """Record the plain answers for replays: greedy ones, and in a sampled bench also those of its first
         round. They are decoded again on a warm engine, to be timed alone."""
-        by_id = {item.id: item for item in items}
-        todo = [(id_, as_greedy(ask)) for id_, ask in self.asks.items()]
-        todo += [(id_, ask) for id_, ask in self.asks.items() if not ask.sampling.greedy]
+        llm, by_id = self._models.plain, {item.id: item for item in items}
+        todo = [(id_, as_greedy(request)) for id_, request in self.requests.items()]
+        todo += [one for one in self.requests.items() if not one[1].sampling.greedy]
         with self._watch({"record": len(todo)}) as tick:
-            for id_, ask in todo:
-                llm, item = self._models.plain, by_id[id_]
+            for id_, request in todo:
                 if recorder.adding:
                     llm.target.forget()
-                    length = {"max_tokens": ask.max_tokens, "ignore_eos": True}
-                    settings: dict[str, Any] = vars(ask.sampling) | length
-                    answer = llm.generate(ask.tokens, plain=True, seed=ask.seed, **settings)
+                    length = {"max_tokens": request.max_tokens, "ignore_eos": True}
+                    settings: dict[str, Any] = vars(request.sampling) | length
+                    answer = llm.generate(request.tokens, plain=True, seed=request.seed, **settings)
                     recorder.add(
-                        ask.tokens, answer, id_=id_, sampling=ask.sampling, seed=ask.seed,
-                        category=item.category, session=item.session,
+                        request.tokens, answer, id_=id_, sampling=request.sampling, seed=request.seed,
+                        category=by_id[id_].category, session=by_id[id_].session,
                     )  # fmt: skip
                 tick("record")
 
@@ -236,8 +212,8 @@ class Runner:
             entry.system.close()
 
 
-def as_greedy(ask: BenchRequest) -> BenchRequest:
-    return ask if ask.sampling.greedy else replace(ask, sampling=Sampling())
+def as_greedy(request: BenchRequest) -> BenchRequest:
+    return request if request.sampling.greedy else replace(request, sampling=Sampling())
 
 
 def work_of(item: Item) -> int:

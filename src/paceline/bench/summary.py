@@ -15,6 +15,8 @@ from paceline.report.bench import MIN_ITEMS
 from paceline.speculative.policy import speedup_formulas as theory
 
 RESAMPLES = 2000
+# Not reported by every system.
+FIGURES = ("steps", "drafted", "accepted", "rejected", "draft_seconds", "decode_seconds")
 Floats = NDArray[np.float64]
 Groups = Sequence[ItemMeasurements]
 
@@ -99,58 +101,47 @@ def summarize(rows: Sequence[Mapping[str, Any]], groups: Groups, plain: str) -> 
 def _result(row: Mapping[str, Any], category: str, groups: Groups, plain: str) -> BenchResult:
     system = row["system"]
     counts = {f"{name}s": len({getattr(group, name) for group in groups}) for name in ("item", "round")}
-    ours = [group.measurements[system] for group in groups if system in group.measurements]
-    n_tokens = sum(m["n_tokens"] for m in ours)
-    base: dict[str, Any] = {**row, "category": category, **counts, "n_tokens": n_tokens, **_acceptance(ours)}
+    measured = [(group.round, group.measurements[system]) for group in groups if system in group.measurements]
+    ours = [one for _, one in measured]
+    # None if one of the answers has none, or if there are no answers.
+    sums = {name: _total(ours, name) for name in (*FIGURES, "n_tokens", "tokens", "seconds", "first")}
+    steps, drafted, accepted, rejected = (sums[name] for name in FIGURES[:4])
+    base: dict[str, Any] = {
+        **row, **counts, "category": category, "n_tokens": int(sums["n_tokens"] or 0),
+        "acceptance_rate": _over(accepted, drafted),
+        "acceptance_length": None if accepted is None or not steps else 1 + accepted / steps,
+    }  # fmt: skip
+    if accepted is not None and rejected is not None and accepted + rejected > 0:
+        base["acceptance"] = theory.acceptance(int(accepted), int(rejected))
     if ours and row["lossless"] and len(ours) < len(groups):  # a program failed
         base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
     if not ours or not base["lossless"]:
         return BenchResult(**base)
-    tokens, seconds = sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)
-    speeds = _speeds(groups, system)
+    rounds = [[one for at, one in measured if at == round_] for round_ in dict(measured)]
+    by_round = [_over(_total(some, "tokens"), _total(some, "seconds")) for some in rounds]
+    speeds = [speed for speed in by_round if speed is not None]
     gain = ratio(groups, system, plain) if system != plain else None
-    own_speeds = [m["own_speed"] for m in ours if m["own_speed"] is not None]
-    decode = _total(ours, "decode_seconds")
+    own_speeds = [one["own_speed"] for one in ours if one["own_speed"] is not None]
     return BenchResult(
         **base,
         speed=float(np.mean(speeds)) if speeds else None,
         speed_sd=float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
         speedup=gain,
-        ttft=sum(m["first"] for m in ours) / len(ours),
-        tpot=seconds / tokens if tokens else None,
-        draft_share=_over(_total(ours, "draft_seconds"), decode) if _total(ours, "drafted") else None,
+        ttft=_over(sums["first"], len(ours)),
+        tpot=_over(sums["seconds"], sums["tokens"]),
+        draft_share=_over(sums["draft_seconds"], sums["decode_seconds"]) if drafted else None,
         own_speed=float(np.mean(own_speeds)) if own_speeds else None,
         clear=None if gain is None else base["items"] >= MIN_ITEMS and (gain.low > 1 or gain.high < 1),
     )
 
 
-def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
-    drafted, accepted = _total(ours, "drafted"), _total(ours, "accepted")
-    steps, rejected = _total(ours, "steps"), _total(ours, "rejected")
-    known = accepted is not None and rejected is not None and accepted + rejected > 0
-    return {
-        "acceptance_rate": _over(accepted, drafted),
-        "acceptance_length": None if accepted is None or not steps else 1 + accepted / steps,
-        "acceptance": theory.acceptance(int(accepted), int(rejected)) if known else None,  # type: ignore[arg-type]
-    }
-
-
 def _total(measurements: Sequence[Measurement], name: str) -> float | None:
-    values = [m[name] for m in measurements]
-    return None if not values or any(value is None for value in values) else float(sum(values))
+    values = [measurement[name] for measurement in measurements]
+    return None if not values or None in values else float(sum(values))
 
 
 def _over(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
-
-
-def _speeds(groups: Groups, system: str) -> list[float]:
-    """Return the tokens/s of each round."""
-    rounds: dict[int, list[Measurement]] = {}
-    for group in groups:
-        rounds.setdefault(group.round, []).append(group.measurements[system])
-    sums = [(sum(m["tokens"] for m in ours), sum(m["seconds"] for m in ours)) for ours in rounds.values()]
-    return [tokens / seconds for tokens, seconds in sums if seconds > 0]
 
 
 def ratio(groups: Groups, system: str, to: str) -> Interval | None:

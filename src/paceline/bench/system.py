@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from paceline.speculative.sampling import Sampling
 
@@ -50,16 +50,21 @@ class BenchAnswer:
 
 
 class System(Protocol):
-    """A row of a comparison: a way to answer requests."""
+    """A row of a comparison: a way to answer requests. ours: Paceline, not another program."""
 
     name: str
+    ours: ClassVar[bool] = False
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         """Answer a request with an empty cache. Raises BaselineError if the program fails."""
 
     def memory(self) -> int | None:
         """Return the bytes of memory that answering takes; None if unknown."""
         return None
+
+    def version(self) -> str:
+        """Return the program's version; "" if it does not report one."""
+        return ""
 
     def close(self) -> None:
         """End what the system started."""

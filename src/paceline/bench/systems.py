@@ -39,10 +39,8 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
             why = "give its address, as in openai=http://127.0.0.1:8000"
         if why:
             raise UsageError(f"--baseline {text}: {why}")
-        if kind == "llama-server":
-            find_server(where or None)
-        elif kind.startswith("llama-"):
-            find_program(where or kind)
+        if kind.startswith("llama-"):
+            find_server(where) if kind == "llama-server" else find_program(where or kind)
         out.append((kind, where))
     return out
 
@@ -62,13 +60,12 @@ def join(
         if not supported:
             names = ", ".join(method.name for method in methods)
             raise UsageError(f"--baseline {kind}: has none of the methods {names}")
-        for method in supported:
+        for method in supported:  # plain decoding comes first
             name = label if method.plain else f"{label} {method.name}"
             used = draft if method.needs_draft else None
             system = start(kind, where, name, method.drafting, target, used, engine, samples=samples)
             budget = None if method.plain else method.drafting.budget
-            own_plain = method.plain and kind != "openai"
-            entries.append(Contestant(system, budget, reference, other_program_plain=own_plain))
+            entries.append(Contestant(system, budget, reference, method.plain and kind != "openai"))
             if method.plain:
                 reference = entries[-1]
 

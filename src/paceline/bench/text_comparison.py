@@ -52,13 +52,9 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def explain(
-    target: Target,
-    prompt: Sequence[int],
-    plain: Sequence[int],
-    drafted: Sequence[int],
-    budget: Budget,
+    target: Target, prompt: Sequence[int], plain: Sequence[int], drafted: Sequence[int], budget: Budget,
     sampling: Sampling = GREEDY,
-) -> Difference | None:
+) -> Difference | None:  # fmt: skip
     """Return the first difference of two greedy outputs, if any."""
     index = first_difference(plain, drafted)
     if index is None:

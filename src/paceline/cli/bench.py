@@ -23,7 +23,7 @@ from paceline.speculative.errors import BaselineError, NotLosslessError, UsageEr
 from paceline.speculative.validation import settings_of
 
 if TYPE_CHECKING:
-    from paceline.bench.bench import BenchRecord
+    from paceline.bench.run_file import Run
 
 WHAT = "What is measured"
 RENAMED = {"n": "-n --n-predict"}
@@ -142,28 +142,28 @@ def _run(plan: BenchPlan, as_json: bool, **more: Any) -> int:
         watch = partial(progress, interrupts=interrupts)
         bench = Bench(plan, watch=watch, **more)
         try:
-            record = bench.measure()
+            run = bench.measure()
         except BaseException:
-            if bench.record.file is not None:
-                print_note(f"`paceline bench --continue {shlex.quote(str(bench.record.file))}` goes on")
+            if bench.run.path is not None:
+                print_note(f"`paceline bench --continue {shlex.quote(str(bench.run.path))}` goes on")
             raise
-    print_record(record.as_dict(), as_json, write)
-    return outcome(record)
+    print_record(run.as_dict(), as_json, write)
+    return outcome(run)
 
 
-def outcome(record: BenchRecord) -> int:
+def outcome(run: Run) -> int:
     """Return the exit code of a bench. Raises NotLosslessError and BaselineError."""
-    for line in record.skipped:
+    for line in run.skipped:
         print_note(f"skipped: {line}")
-    if record.lost:
-        print_note(f"{record.file}: is incomplete ({record.lost})")
-    if record.status == "interrupted":
-        if record.file is not None and not record.lost:
-            print_note(f"interrupted; `paceline bench --continue {shlex.quote(str(record.file))}` goes on")
+    if run.lost:
+        print_note(f"{run.path}: is incomplete ({run.lost})")
+    if run.status == "interrupted":
+        if run.path is not None and not run.lost:
+            print_note(f"interrupted; `paceline bench --continue {shlex.quote(str(run.path))}` goes on")
         return INTERRUPTED
-    no_speed = [r for r in record.results if not r.lossless]
-    failed = {f"{r.system}: {r.verdict}" for r in no_speed if r.verdict.startswith("failed")}
-    wrong = {r.system for r in no_speed if not r.verdict.startswith("failed")}
+    no_speed = [r for r in run.results if not r["lossless"]]
+    failed = {f"{r['system']}: {r['verdict']}" for r in no_speed if r["verdict"].startswith("failed")}
+    wrong = {r["system"] for r in no_speed if not r["verdict"].startswith("failed")}
     if wrong:
         message = f"not lossless: {', '.join(sorted(wrong))}; shown without a speed"
         raise NotLosslessError("; ".join([message, *sorted(failed)]))

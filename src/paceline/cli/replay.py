@@ -92,7 +92,7 @@ def replay(
             with progress(replaying.work(), interrupts) as tick:
                 replaying.run(tick)
         except KeyboardInterrupt:
-            if replaying.done == 0:
+            if not replaying.played:
                 raise
         cost_source = tables.CACHED_COSTS if cost_curve is None else cost_curve.name
         record = {

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.backends.registry import BackendSpec
 from paceline.bench import run_file
 from paceline.bench.method import parse
-from paceline.bench.run_file import StoredRun
+from paceline.bench.run_file import Run
 from paceline.fits import USABLE
 from paceline.hardware.probe import read_memory
 from paceline.models.compatibility.check import COMPATIBLE, MAPPABLE, SAME
@@ -265,7 +265,7 @@ def known(
     """Return the facts measured on this machine.
     settings: of the backend. note: called about unreadable runs of `paceline bench`. now: results of this
     command, by the draft's path."""
-    runs = list[StoredRun]()
+    runs = list[Run]()
     for path in sorted(run_file.folder().glob("*.jsonl"), reverse=True)[:MAX_RUNS]:
         try:
             runs.append(run_file.read(path))
@@ -357,7 +357,7 @@ def available_memory(*, gpus: bool = False) -> int:
 
 
 def newest_result(
-    runs: Iterable[StoredRun],
+    runs: Iterable[Run],
     target: str,
     draft: str | None,
     drafters: tuple[str, ...],
@@ -393,7 +393,7 @@ def newest_result(
     return None
 
 
-def _measured(run: StoredRun, result: Mapping[str, Any]) -> Measured | None:
+def _measured(run: Run, result: Mapping[str, Any]) -> Measured | None:
     try:
         drafting = parse(result["system"], run.plan.get("drafting", {})).drafting
     except (PacelineError, TypeError):  # of another version

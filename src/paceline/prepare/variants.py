@@ -77,7 +77,7 @@ def tokenise_prompts(llm: LLM, items: Sequence[workload.Item], n: int) -> Iterat
     """Yield the tokens of each item's prompt, which must leave room for n more."""
     prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
     for item in items:
-        yield list(prompts.ask(item, {}).tokens)
+        yield list(prompts.request(item, {}).tokens)
 
 
 def generate_answers(llm: LLM, items: Sequence[workload.Item], n: int) -> Iterator[Text]:

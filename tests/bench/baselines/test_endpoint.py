@@ -9,15 +9,15 @@ import pytest
 
 from hostile_server import OK, STREAM, UNTIL_CLOSED, endless, hostile, trickling, whole
 from paceline.bench.baselines import endpoint as module
-from paceline.bench.baselines.endpoint import Endpoint, Event
+from paceline.bench.baselines.endpoint import Endpoint
 from paceline.bench.baselines.process import free_port
 from paceline.speculative.errors import BaselineError, UsageError
 
 ENDPOINT = Endpoint("baseline", "http://127.0.0.1:9", 1.0, {})
 
 
-def streamed(endpoint: Endpoint) -> list[Event]:
-    return endpoint.stream("/completion", {})
+def streamed(endpoint: Endpoint) -> object:
+    return endpoint.answer("/completion", {})
 
 
 def test_message_arrives_with_its_last_piece() -> None:
@@ -27,7 +27,7 @@ def test_message_arrives_with_its_last_piece() -> None:
         (0.3, b'\r\n\r\n: ping\n\nevent: x\ndata:{"c":3}\n\n'),
         (0.4, b"data: [DONE]\n\n"),
     ]
-    assert ENDPOINT.events(pieces) == [(0.1, {"a": 1}), (0.3, {"b": 2}), (0.3, {"c": 3})]
+    assert ENDPOINT.messages(pieces) == [(0.1, b' {"a":1}'), (0.3, b' {"b":2}'), (0.3, b'{"c":3}')]
 
 
 def test_address_without_a_server_or_a_host_is_refused() -> None:
@@ -49,7 +49,7 @@ def test_address_without_a_server_or_a_host_is_refused() -> None:
 
 Pieces = Callable[[], Iterable[bytes]]
 EVENT = b'data: {"choices": []}\n\n'
-NO_JSON, TOO_MUCH = "not the JSON that was expected", "more than 2 MiB for one answer"
+NO_JSON, TOO_MUCH = "its answer does not follow its API: it is ", "more than 2 MiB for one answer"
 
 
 def refusal(pieces: Pieces, ask: Callable[[Endpoint], object]) -> str:
@@ -92,10 +92,7 @@ def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
         Endpoint("baseline", url, 0.4, {}).fetch("/health")
 
 
-def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
-    with hostile(lambda *_: [STREAM, EVENT, EVENT]) as url:
-        assert [data for _, data in streamed(Endpoint("baseline", url, 5.0, {}))] == [{"choices": []}] * 2
-
+def test_a_stream_that_falls_silent_is_reported() -> None:
     def silent(*_: object) -> Iterator[bytes]:
         yield STREAM + EVENT
         sleep(2)
@@ -110,13 +107,10 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         (lambda: endless(STREAM, EVENT), TOO_MUCH),
         (lambda: endless(STREAM, b"x"), TOO_MUCH),
         (lambda: endless(STREAM, b"data: " + b"[" * 1000), TOO_MUCH),
-        (lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'], NO_JSON),
         (lambda: [STREAM, b"Segmentation fault\n"], "'Segmentation fault', which is no message"),
         (lambda: [STREAM, b"data: {oops\n"], NO_JSON),
         (lambda: [STREAM, b"data: [1]\n"], NO_JSON),
         (lambda: [STREAM, b"data: " + b"[" * 200_000 + b"\n"], NO_JSON),
-        (lambda: [STREAM, b'data: {"a": Infinity}\n'], NO_JSON),
-        (lambda: [STREAM, b'data: {"a": ' + b"9" * 5000 + b"}\n"], NO_JSON),
         (
             lambda: [STREAM, b'data: {"error": {"message": "out of slots"}}\n'],
             "baseline broke off: out of slots",
@@ -130,7 +124,7 @@ def test_a_stream_is_read_to_its_end_unless_it_falls_silent() -> None:
         ),
         (lambda: [b""], "baseline broke off: Remote end closed connection without response"),
         (lambda: endless(OK, b"X-Header: more\r\n"), "baseline broke off: got more than 100 headers"),
-        (lambda: whole(b"", "Location: /again", status="302 Found"), NO_JSON),
+        (lambda: whole(b"", "Location: /again", status="302 Found"), "baseline refused:  (HTTP 302)"),
         (lambda: [b"\x1b[2J\xff\r\n\r\n"], "broke off: \\x1b[2J"),
     ],
 )

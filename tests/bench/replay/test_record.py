@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 
 from paceline.backends.recorded import Recording
-from paceline.bench.replay.replay import ReplayedRequest, ReplayResult, sum_requests
+from paceline.bench.replay.replay import ReplayedRequest, sum_requests
 from paceline.bench.replay.traces import TraceRequest
 from paceline.bench.summary import Interval, bootstrap_ratios
+from paceline.speculative.stats import Stats
 
 
-def result(tokens: int, steps: int, seconds: float | None = None) -> ReplayResult:
-    return ReplayResult(tokens, steps, drafted=4, accepted=tokens - steps, seconds=seconds)
+def result(tokens: int, steps: int, seconds: float = 0.0) -> Stats:
+    return Stats(steps, tokens, drafted=4, accepted=tokens - steps, forward_seconds=seconds)
 
 
-def played(
-    group: int, played: ReplayResult, plain: ReplayResult | None = None, **known: Any
-) -> ReplayedRequest:
+def played(group: int, played: Stats, plain: Stats | None = None, **known: Any) -> ReplayedRequest:
     request = TraceRequest("x", group, Recording((1,) * 6, (2,)), **known)
     return ReplayedRequest(request, group, played, plain)
 
@@ -36,7 +35,7 @@ def test_sums_are_over_all_requests_and_speeds_over_plain_decoding() -> None:
     assert (speeds["speedup"]["low"], speeds["speedup"]["high"]) == pytest.approx((4.5 / 6.0, 2.5))
     itself = sum_requests([played(i, one, one) for i, one in enumerate(plain)])["predicted"]
     assert itself["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    nothing = sum_requests([played(0, ReplayResult(3, 3, 0, 0))])
+    nothing = sum_requests([played(0, Stats(3, 3))])
     assert (nothing["acceptance_rate"], nothing["predicted"]) == (None, None)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xllamacpp_server import SETTINGS
 
 from gguf_files import write_llama
-from paceline.bench.baselines.xllamacpp_server import SETTINGS
 from paceline.integrations.export import EngineRequest, command
 from paceline.speculative.errors import UsageError
 

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs PyTorch")
 
 import paceline
+from fake_llama_server import XLLAMACPP
 from paceline.bench.baselines.process import free_port
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
@@ -159,7 +160,7 @@ def test_llama_server_accepts_what_ours_does(prompts: Path, tmp_path: Path) -> N
     assert read_head(tmp_path).config.kind == "eagle3"
     port = free_port()
     command = [
-        sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server", "-m", str(zoo.target_path()),
+        sys.executable, XLLAMACPP, "-m", str(zoo.target_path()),
         "-md", str(tmp_path / "eagle3.gguf"), "--spec-type", "draft-eagle3", "--spec-draft-n-max", "2",
         "--spec-draft-p-min", "0", "-c", "512", "-t", "1", "-np", "1", "--host", "127.0.0.1", "--port",
         str(port),

@@ -2,8 +2,7 @@
 
 The client runs on the server's cores, so reading has to be cheap: the standard library takes 15 us per piece,
 httpx 40 and httpx2 50, which parse chunks in Python. Pieces are parsed after the measurement. The server is
-not trusted: its answers are limited in bytes and time, and pydantic rejects fields that are missing
-or wrong."""
+not trusted: its answers are limited in bytes and time, and pydantic rejects fields that are wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from paceline.bench.jsonl import describe
@@ -28,14 +27,51 @@ from paceline.bench.system import BenchAnswer
 from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.printable import truncated
 
-MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer, and of one message of a stream
+MAX_BODY_BYTES = 8 << 20  # of an unstreamed answer
 LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
 OVERHEAD = 160  # bytes of memory per piece
 FIELDS = (b"data", b"", b"event", b"id", b"retry")  # of an event stream
 MAX_ANSWER_TIMEOUTS = 30  # duration of a whole answer, in timeouts
-Event = tuple[float, dict[str, Any]]  # seconds from the request to the arrival of a message, the message
 Message = TypeVar("Message", bound=BaseModel)
 Count = Annotated[int, Field(ge=0, le=10**9)]  # tokens, steps, token ids
+
+
+class DraftCounts(BaseModel):
+    """Draft counts of a request, with the names of llama-server and of vLLM."""
+
+    drafted: Count | None = Field(None, validation_alias=AliasChoices("draft_n", "num_draft_tokens"))
+    accepted: Count = Field(0, validation_alias=AliasChoices("draft_n_accepted", "num_accepted_draft_tokens"))
+
+    @model_validator(mode="after")
+    def _check_accepted(self) -> DraftCounts:
+        if self.accepted > (self.drafted or 0):
+            raise ValueError(f"{self.accepted} accepted of {self.drafted or 0} drafted tokens")
+        return self
+
+
+class Timings(DraftCounts):
+    """The `timings` at the end of an answer of llama-server, which omits zeros."""
+
+    predicted_n: Count = 0
+    predicted_ms: Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)] = 0.0
+
+
+def either(own: str, first: str, *path: str | int) -> Any:
+    """Return a field of a reply, by llama-server's name or at OpenAI's place."""
+    return Field(None, validation_alias=AliasChoices(own, AliasPath(first, *path)))
+
+
+class Reply(BaseModel):
+    """A message of a stream of llama-server's /completion, or of OpenAI's /v1/completions with additions.
+    counts: vLLM's, with --per-request-spec-decode-metrics. n_tokens: so far."""
+
+    text: str | None = either("content", "choices", 0, "text")
+    tokens: tuple[Count, ...] | None = either("tokens", "choices", 0, "token_ids")
+    n_tokens: Count | None = either("tokens_predicted", "usage", "completion_tokens")
+    n_prompt: Count | None = either("tokens_evaluated", "usage", "prompt_tokens")
+    timings: Timings | None = None
+    counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
+    error: Any = None
 
 
 @dataclass(frozen=True)
@@ -59,23 +95,26 @@ class Endpoint:
 
     def fetch(
         self, path: str, body: Mapping[str, Any] | None = None, *, allowed: Sequence[int] = ()
-    ) -> tuple[int, dict[str, Any]]:
+    ) -> tuple[int, bytes]:
         """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding.
         allowed: statuses besides 200 that are no refusal."""
         seconds = self.timeout * (1 if body is None else MAX_ANSWER_TIMEOUTS)
         with self._response(path, body, seconds, allowed) as (response, _):
             return response.status, self._body(response)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
-        """Post a request and read the streamed answer to its end."""
+    def answer(self, path: str, body: Mapping[str, Any]) -> BenchAnswer:
+        """Post a request, read the streamed answer to its end, and return it with its times."""
         with self._response(path, body, self.timeout * MAX_ANSWER_TIMEOUTS) as (response, start):
             pieces = self._read(response, start, LARGEST_STREAM)
-        return self.events(pieces)
+        replies = [(at, self.validated(Reply, data)) for at, data in self.messages(pieces)]
+        if broken := next((reply.error for _, reply in replies if reply.error is not None), None):
+            raise BaselineError(f"{self.name} broke off: {error_message(broken)}")
+        return self.measured(replies)
 
-    def validated(self, kind: type[Message], data: Mapping[str, Any]) -> Message:
+    def validated(self, kind: type[Message], data: bytes) -> Message:
         """Return `data` as a message of the API."""
         try:
-            return kind.model_validate(data)
+            return kind.model_validate_json(data)
         except ValidationError as error:
             why = f"its answer does not follow its API: {describe(error)}"
             raise BaselineError(f"{self.name}: {why}") from error
@@ -124,33 +163,61 @@ class Endpoint:
                 raise TimeoutError
         return pieces
 
-    def _body(self, response: http.client.HTTPResponse) -> dict[str, Any]:
-        return self.parsed(b"".join(piece for _, piece in self._read(response, 0.0, MAX_BODY_BYTES)))
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        return b"".join(piece for _, piece in self._read(response, 0.0, MAX_BODY_BYTES))
 
-    def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
+    def messages(self, pieces: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
         """Return the messages of a stream. A message arrives with the piece that has the end of its line."""
         piece_ends, end = list(accumulate(len(piece) for _, piece in pieces)), 0
-        events: list[Event] = []
+        messages: list[tuple[float, bytes]] = []
         for line in b"".join(piece for _, piece in pieces).split(b"\n")[:-1]:
             end += len(line) + 1
             field, _, value = line.strip().partition(b":")
             if field not in FIELDS:
                 raise BaselineError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
             if field == b"data" and value.strip() != b"[DONE]":
-                seconds, _ = pieces[bisect_left(piece_ends, end)]
-                events.append((seconds, self.parsed(value)))
-        if broken := next((data for _, data in events if "error" in data), None):
-            raise BaselineError(f"{self.name} broke off: {error_message(broken)}")
-        return events
+                messages.append((pieces[bisect_left(piece_ends, end)][0], value))
+        return messages
 
-    def parsed(self, raw: bytes) -> dict[str, Any]:
-        try:
-            data = from_json(raw, allow_inf_nan=False) if len(raw) <= MAX_BODY_BYTES else None
-        except ValueError:
-            data = None
-        if not isinstance(data, dict):
-            raise BaselineError(f"{self.name} said {raw[:80]!r}, which is not the JSON that was expected")
-        return data
+    def measured(self, replies: Sequence[tuple[float, Reply]]) -> BenchAnswer:
+        """Return the answer of a stream, from the arrival and the contents of its messages."""
+        n_tokens, n_prompt, timings = (
+            next((v for _, reply in reversed(replies) if (v := getattr(reply, name)) is not None), None)
+            for name in ("n_tokens", "n_prompt", "timings")
+        )
+        if n_tokens is None or n_prompt is None:
+            raise BaselineError(f"{self.name} ended its answer without saying how many tokens it has")
+        pieces = [(at, reply) for at, reply in replies if reply.tokens or reply.text]
+        last = replies[-1][0]
+        # llama-server holds back incomplete characters: the last tokens may arrive without text.
+        if pieces and pieces[-1][1].n_tokens in (None, n_tokens):
+            last = pieces[-1][0]
+        seconds, before = last - (pieces[0][0] if pieces else last), n_tokens
+        if at_once := [reply for at, reply in pieces if at == pieces[0][0]]:
+            # A message of a server that sends neither a count nor token ids counts as one token.
+            before = min(before, at_once[-1].n_tokens or sum(len(one.tokens or "1") for one in at_once))
+        reported: dict[str, Any] = {}
+        if timings is not None and timings.predicted_ms > 0.0:
+            # On a busy machine the first tokens may arrive late. Decoding took at least the server's time,
+            # which begins after one token.
+            own_seconds = timings.predicted_ms / 1e3
+            if min(own_seconds, last) > seconds:
+                seconds, before = min(own_seconds, last), 1
+            # Without the first token, which builds before 2026 count in their own speed.
+            if timings.predicted_n > 1:
+                reported["own_speed"] = (timings.predicted_n - 1) / own_seconds
+        counts = [one for _, reply in reversed(replies) for one in (reply.timings, reply.counts) if one]
+        if one := next((one for one in counts if one.drafted is not None), timings):
+            drafted, accepted = one.drafted or 0, one.accepted
+            # The first token comes from the prefill. No server reports the number of steps with a rejection.
+            reported |= {"steps": max(0, n_tokens - accepted - 1), "drafted": drafted, "accepted": accepted}
+            reported["rejected"] = 0 if drafted == accepted else None
+        tokens = tuple(token for _, reply in pieces for token in reply.tokens or ())
+        return BenchAnswer(
+            text="".join(reply.text or "" for _, reply in pieces), n_tokens=n_tokens, n_prompt=n_prompt,
+            tokens=tokens if len(tokens) == n_tokens else None, first=last - seconds, seconds=last,
+            decoded=n_tokens - before, decoding=seconds, **reported,
+        )  # fmt: skip
 
     def _failed(self, error: Exception) -> BaselineError:
         if isinstance(error, OverdueError):
@@ -162,66 +229,15 @@ class Endpoint:
         return BaselineError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
 
 
-def error_message(data: Mapping[str, Any]) -> str:
-    """Return the error message of an answer, whose form differs between servers."""
-    error = data.get("error", data)
+def error_message(error: Any) -> str:
+    """Return the message of an error, whose form differs between servers."""
+    if isinstance(error, bytes):
+        with suppress(ValueError):
+            error = from_json(error)
     if isinstance(error, Mapping):
-        error = error.get("message") or error.get("detail") or json.dumps(error)
-    return truncated(str(error))
-
-
-class DraftCounts(BaseModel):
-    """Draft counts of a request, with the names of llama-server and of vLLM."""
-
-    drafted: Count | None = Field(None, validation_alias=AliasChoices("draft_n", "num_draft_tokens"))
-    accepted: Count = Field(0, validation_alias=AliasChoices("draft_n_accepted", "num_accepted_draft_tokens"))
-
-    @model_validator(mode="after")
-    def _check_accepted(self) -> DraftCounts:
-        if self.accepted > (self.drafted or 0):
-            raise ValueError(f"{self.accepted} accepted of {self.drafted or 0} drafted tokens")
-        return self
-
-
-class Timings(DraftCounts):
-    """The `timings` at the end of an answer of llama-server, which omits zeros."""
-
-    predicted_n: Count = 0
-    predicted_ms: Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)] = 0.0
-
-
-def build_answer(
-    pieces: Sequence[tuple[float, str, tuple[int, ...]]],
-    n_tokens: int,
-    n_prompt: int,
-    timings: Timings,
-    counts: DraftCounts | None,
-    n_first: int,
-    last: float,
-) -> BenchAnswer:
-    """Return the answer of a stream.
-    pieces: arrival, text, token ids. n_first: tokens in the first piece. last: arrival of the last token."""
-    tokens = tuple(token for _, _, ids in pieces for token in ids)
-    seconds, before = last - (pieces[0][0] if pieces else last), min(n_first, n_tokens)
-    # On a busy machine the first tokens may arrive late. Decoding took at least the server's time, which
-    # begins after one token.
-    own_seconds = min(timings.predicted_ms / 1e3, last)
-    if own_seconds > seconds:
-        seconds, before = own_seconds, 1
-    reported: dict[str, Any] = {}
-    if timings.predicted_n > 1 and timings.predicted_ms > 0.0:
-        # Without the first token, which builds before 2026 count in their own speed.
-        reported["own_speed"] = (timings.predicted_n - 1) / timings.predicted_ms * 1e3
-    if counts is not None:
-        drafted, accepted = counts.drafted or 0, counts.accepted
-        # The first token comes from the prefill. No server reports the number of steps with a rejection.
-        reported |= {"steps": max(0, n_tokens - accepted - 1), "drafted": drafted, "accepted": accepted}
-        reported["rejected"] = 0 if drafted == accepted else None
-    return BenchAnswer(
-        text="".join(text for _, text, _ in pieces), tokens=tokens if len(tokens) == n_tokens else None,
-        n_tokens=n_tokens, n_prompt=n_prompt, first=last - seconds, seconds=last,
-        decoded=n_tokens - before, decoding=seconds, **reported,
-    )  # fmt: skip
+        inner = error.get("error", error)
+        error = inner.get("message") or inner.get("detail") or inner if isinstance(inner, Mapping) else inner
+    return truncated(error.decode(errors="replace") if isinstance(error, bytes) else str(error))
 
 
 class OverdueError(TimeoutError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.models.names import is_view, model_path
 from paceline.speculative.errors import BaselineError, MissingExtraError, UsageError
 
@@ -49,23 +49,16 @@ class GenerationTimer:
         self.drafted.append(rows - (1 if self.drafted else self.n_prompt))
 
 
-class Transformers:
+class Transformers(System):
     """A decoding method of transformers.
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
     generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it.
     Raises MissingExtraError, UsageError, or BaselineError if a file cannot be loaded."""
 
     def __init__(
-        self,
-        target: Path,
-        draft: Path | None = None,
-        *,
-        name: str,
-        drafting: str = "none",
-        n_draft: int = 7,
-        p_min: float = 0.0,
-        threads: int | None = None,
-    ) -> None:
+        self, target: Path, draft: Path | None = None, *, name: str, drafting: str = "none",
+        n_draft: int = 7, p_min: float = 0.0, threads: int | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         if draft is not None and is_view(draft):
@@ -80,44 +73,40 @@ class Transformers:
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = p_min
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         """Answer a request. Raises UsageError for penalties and biases, BaselineError for a failure."""
         import torch
 
-        clock = GenerationTimer(len(ask.tokens))
+        if request.sampling.edits_logits:
+            raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
+        clock = GenerationTimer(len(request.tokens))
+        arguments: dict[str, Any] = {"streamer": clock, "do_sample": False, "pad_token_id": 0}
+        if self._drafting == "model":
+            arguments["assistant_model"] = self._draft
+        elif self._drafting == "lookup":
+            arguments["prompt_lookup_num_tokens"] = self._n_draft
+        ids = torch.tensor([request.tokens])
+        arguments |= {"attention_mask": torch.ones_like(ids), "max_new_tokens": request.max_tokens}
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads or threads)
         try:
             with quiet():
-                self._generate(ask, clock)
+                clock.began = perf_counter()
+                self._target.generate(ids, **arguments)
         except (RuntimeError, ValueError, IndexError) as error:
             raise BaselineError(f"{self.name} failed: {error}") from error
         finally:
             torch.set_num_threads(threads)
             handle.remove()
-        return self._answered(ask, clock)
+        return self._answered(request, clock)
 
-    def _generate(self, ask: BenchRequest, clock: GenerationTimer) -> None:
-        import torch
-
-        if ask.sampling.edits_logits:
-            raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
-        arguments: dict[str, Any] = {"streamer": clock, "max_new_tokens": ask.max_tokens, "do_sample": False}
-        if self._drafting == "model":
-            arguments["assistant_model"] = self._draft
-        elif self._drafting == "lookup":
-            arguments["prompt_lookup_num_tokens"] = self._n_draft
-        ids = torch.tensor([ask.tokens])
-        clock.began = perf_counter()
-        self._target.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **arguments)
-
-    def _answered(self, ask: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
+    def _answered(self, request: BenchRequest, clock: GenerationTimer) -> BenchAnswer:
         tokens = [token for part in clock.parts for token in part]
         steps = list(zip(clock.drafted, clock.parts, strict=True))
         text = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return BenchAnswer(
-            text=text, tokens=tuple(tokens), n_tokens=len(tokens), n_prompt=len(ask.tokens),
+            text=text, tokens=tuple(tokens), n_tokens=len(tokens), n_prompt=len(request.tokens),
             first=clock.times[0], seconds=clock.times[-1], decoded=len(tokens) - len(clock.parts[0]),
             decoding=clock.times[-1] - clock.times[0], steps=len(steps), drafted=sum(clock.drafted),
             accepted=len(tokens) - len(steps),

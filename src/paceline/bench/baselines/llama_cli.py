@@ -37,19 +37,9 @@ class LlamaProgram(System):
     request, loading included. Raises BaselineError for a missing program, UsageError for other settings."""
 
     def __init__(
-        self,
-        program: str,
-        path: str | None,
-        target: Path,
-        draft: Path | None = None,
-        *,
-        name: str,
-        n_draft: int,
-        p_min: float = 0.0,
-        n_ctx: int,
-        timeout: float = 600.0,
-        **settings: Any,
-    ) -> None:
+        self, program: str, path: str | None, target: Path, draft: Path | None = None, *, name: str,
+        n_draft: int, p_min: float = 0.0, n_ctx: int, timeout: float = 600.0, **settings: Any,
+    ) -> None:  # fmt: skip
         simple = program == "llama-speculative-simple"
         self.name = name
         if p_min and not simple:
@@ -66,32 +56,32 @@ class LlamaProgram(System):
         # program, whose first step reads the prompt's last token, the clock covers every token.
         self._n_first = 0 if simple else 1
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         """Answer with up to n_draft more tokens than requested, since the programs check their limit between
         steps. The end token is forbidden, which differs slightly from continuing after it."""
-        need = len(ask.tokens) + ask.max_tokens + self._n_draft + 4
+        need = len(request.tokens) + request.max_tokens + self._n_draft + 4
         if need > self._n_ctx:
             cells = f"{need:,} cells of context, and has {self._n_ctx:,}"
             raise BaselineError(f"{self.name} needs {cells}: use a longer one (-c)")
         with scratch_folder(Path(tempfile.gettempdir())) as folder:
             prompt = folder / "prompt.txt"
             # The programs drop a final newline.
-            prompt.write_text(ask.prompt + "\n", encoding="utf-8", newline="")
-            argv = [*self._argv, *self._request(ask, prompt)]
+            prompt.write_text(request.prompt + "\n", encoding="utf-8", newline="")
+            argv = [*self._argv, *self._arguments(request, prompt)]
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
                 self._peak = max(self._peak, process.run_to_end(self._timeout))
                 out, err = process.output(MAX_OUTPUT)
                 try:
-                    return self._read(out, err, ask.prompt)
+                    return self._read(out, err, request.prompt)
                 except ValueError as error:
                     message = f"its output cannot be read ({error}); its log: {process.log_excerpt()}"
                     raise BaselineError(f"{self.name}: {message}") from error
 
-    def _request(self, ask: BenchRequest, prompt: Path) -> list[str]:
-        n_predict = max(1, ask.max_tokens - 1)  # it stops after exceeding it
-        out = ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
-        out += ["-b", str(len(ask.tokens))] if len(ask.tokens) > BATCH else []
-        return [*out, "--ignore-eos", *greedy_arguments(ask.sampling)]
+    def _arguments(self, request: BenchRequest, prompt: Path) -> list[str]:
+        n_predict = max(1, request.max_tokens - 1)  # it stops after exceeding it
+        out = ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(request.seed)]
+        out += ["-b", str(len(request.tokens))] if len(request.tokens) > BATCH else []
+        return [*out, "--ignore-eos", *greedy_arguments(request.sampling)]
 
     def _read(self, out: str, err: str, prompt: str) -> BenchAnswer:
         """Parse the text and the figures. Raises ValueError if they are missing or impossible."""
@@ -115,14 +105,12 @@ class LlamaProgram(System):
 
 def greedy_arguments(sampling: Sampling) -> list[str]:
     """Return the flags of greedy decoding with the penalties and biases of `sampling`."""
-    flags: dict[str, Any] = {"--temp": 0.0}
-    if sampling.penalised:
-        flags |= {f"--{name.replace('_', '-')}": getattr(sampling, name) for name in llama_server.PENALTIES}
-    out = [word for name, value in flags.items() for word in (name, f"{value:g}")]
-    return [
-        *out,
-        *(word for token, bias in sampling.logit_bias.items() for word in ("-l", f"{token}{bias:+g}")),
-    ]
+    out = ["--temp", "0"]
+    for name in llama_server.PENALTIES if sampling.penalised else ():
+        out += [f"--{name.replace('_', '-')}", f"{getattr(sampling, name):g}"]
+    for token, bias in sampling.logit_bias.items():
+        out += ["-l", f"{token}{bias:+g}"]
+    return out
 
 
 def last(pattern: str, text: str) -> tuple[float, ...]:

@@ -7,28 +7,23 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
-from pydantic import BaseModel
-
-from paceline.bench.baselines.endpoint import Count, Endpoint, Event, Timings, build_answer
+from paceline.bench.baselines.endpoint import Endpoint
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
-from paceline.bench.system import BenchAnswer, BenchRequest
+from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import BaselineError
 from paceline.speculative.printable import truncated
 
-XLLAMACPP = "xllamacpp"
 HEALTH = 5.0  # seconds for a health check
 VERSION_SECONDS = 60.0
 GRACE = 0.3  # seconds from the end of connections to that of the process
 NO_SPECULATION = re.compile(r"[^\n]*(?:vocabs are not compatible|failed to initialize speculative)[^\n]*")
 # Fields of the last message; by default it repeats the prompt and every setting.
-LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
+LAST = ("timings", "tokens_predicted", "tokens_evaluated")
 # Our drafters -> llama.cpp's speculation types.
 SELF_DRAFTING = "draft-mtp"  # its draft model is inside the target's file
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple", "mtp": SELF_DRAFTING}
@@ -38,43 +33,23 @@ PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_p
 SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
 
 
-class CompletionReply(BaseModel):
-    """A message of llama-server's /completion stream."""
-
-    content: str = ""
-    tokens: tuple[Count, ...] = ()
-    stop: bool = False
-    tokens_predicted: Count | None = None
-
-
-class CompletionEnd(BaseModel):
-    """The last message of that stream."""
-
-    tokens_predicted: Count
-    tokens_evaluated: Count
-    stop_type: str = ""
-    timings: Timings
-
-
 def find_server(where: str | None = None) -> tuple[str, ...]:
-    """Return the command of a llama-server: at the path `where`, in the package xllamacpp, or on PATH.
+    """Return the command of a llama-server: at the path `where`, which may be a Python file, or on PATH.
     Raises BaselineError if there is none."""
-    if where == XLLAMACPP:
-        if find_spec(XLLAMACPP) is None:
-            raise BaselineError("llama-server=xllamacpp needs the package: pip install xllamacpp")
-        return (sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server")
-    return (find_program(where or "llama-server", ", or pip install xllamacpp and use =xllamacpp"),)
+    if where and where.endswith(".py"):
+        return (sys.executable, find_program(where))
+    return (find_program(where or "llama-server"),)
 
 
-def find_program(path: str, advice: str = "") -> str:
+def find_program(path: str) -> str:
     """Return the absolute path of a program of llama.cpp. Raises BaselineError if there is none."""
     if (program := shutil.which(path)) is None:
-        ways = f"python benchmarks/native_llama.py builds llama.cpp's{advice}"
+        ways = "python benchmarks/native_llama.py builds llama.cpp's"
         raise BaselineError(f"there is no program {path}: name it as in --baseline NAME=PATH; {ways}")
     return str(Path(program).resolve())
 
 
-class LlamaServer:
+class LlamaServer(System):
     """A llama-server that is stopped by `close`. It samples greedily, or at a temperature without filters.
     method: plain, model, lookup, a --spec-type of the program, or a comma-separated list. n_ctx: of each of
     `parallel` slots. n_draft, p_min: None uses the program's default. samples: drafts are drawn at the
@@ -83,23 +58,11 @@ class LlamaServer:
     does not start or cannot speculate."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        target: Path,
-        draft: Path | None = None,
-        *,
-        name: str,
-        method: str = "plain",
-        n_draft: int | None = None,
-        p_min: float | None = None,
-        n_ctx: int,
-        parallel: int = 1,
-        samples: bool = False,
-        extra: Sequence[str] = (),
-        start_timeout: float = 300.0,
-        timeout: float = 120.0,
-        **settings: Any,
-    ) -> None:
+        self, command: Sequence[str], target: Path, draft: Path | None = None, *, name: str,
+        method: str = "plain", n_draft: int | None = None, p_min: float | None = None, n_ctx: int,
+        parallel: int = 1, samples: bool = False, extra: Sequence[str] = (),
+        start_timeout: float = 300.0, timeout: float = 120.0, **settings: Any,
+    ) -> None:  # fmt: skip
         self.name = name
         self._command = tuple(command)
         types, port = spec_types(method), free_port()
@@ -121,49 +84,34 @@ class LlamaServer:
         with ExitStack() as stack:
             stack.callback(self.close)
             self._program.wait_ready(self._healthy, start_timeout)
-            # The server continues without speculation that it cannot set up. Only its log, written by another
-            # thread, shows that: wait for the line after it.
-            deadline = monotonic() + 1.0
-            while "model loaded" not in self._program.output_tail() and monotonic() < deadline:
-                sleep(0.01)
+            # It continues without speculation that it cannot set up. Only its log, written by another thread,
+            # shows that: wait for the line after it.
+            with suppress(BaselineError):
+                self._program.wait_ready(lambda: "model loaded" in self._program.output_tail(), 1.0)
             if types and (failed := NO_SPECULATION.search(self._program.output_tail())):
                 raise BaselineError(f"{name} does not speculate; its log: {truncated(failed[0])}")
             stack.pop_all()
 
     def _healthy(self) -> bool:
-        try:
-            replace(self._endpoint, timeout=HEALTH).fetch("/health")
-        except BaselineError:
-            return False
-        return True
+        with suppress(BaselineError):
+            return replace(self._endpoint, timeout=HEALTH).fetch("/health")[0] == 200
+        return False
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         try:
-            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
+            answer = self._endpoint.answer("/completion", self.body(request))
         except BaselineError as error:
             ended = self._program.ended(GRACE)
             why = f"{self.name} {self._program.exit_description()}" if ended else str(error)
             raise BaselineError(why) from error
+        if answer.n_tokens < request.max_tokens:
+            tokens = f"{answer.n_tokens} of {request.max_tokens} tokens"
+            raise BaselineError(f"{self.name} stopped after {tokens}: does it need a larger context?")
+        return answer
 
-    def body(self, ask: BenchRequest) -> dict[str, Any]:
+    def body(self, request: BenchRequest) -> dict[str, Any]:
         """Return the body for /completion; benchmarks override this."""
-        return request(ask)
-
-    def _answered(self, ask: BenchRequest, events: Sequence[Event]) -> BenchAnswer:
-        end = self._endpoint.validated(CompletionEnd, events[-1][1] if events else {})
-        if end.tokens_predicted < ask.max_tokens:
-            tokens = f"{end.tokens_predicted} of {ask.max_tokens} tokens"
-            why = truncated(end.stop_type) or "unknown reason"
-            raise BaselineError(f"{self.name} stopped after {tokens} ({why}): does it need a larger context?")
-        n_tokens, last = end.tokens_predicted, events[-1][0]
-        replies = [(at, self._endpoint.validated(CompletionReply, data)) for at, data in events]
-        replies = [(at, one) for at, one in replies if not one.stop and (one.tokens or one.content)]
-        # It holds back incomplete characters: the last tokens may arrive without text.
-        if replies and replies[-1][1].tokens_predicted == n_tokens:
-            last = replies[-1][0]
-        n_first = (replies[0][1].tokens_predicted or 1) if replies else n_tokens
-        pieces = [(at, one.content, one.tokens) for at, one in replies]
-        return build_answer(pieces, n_tokens, end.tokens_evaluated, end.timings, end.timings, n_first, last)
+        return completion_body(request)
 
     def memory(self) -> int | None:
         return self._program.memory()
@@ -176,11 +124,10 @@ class LlamaServer:
         return SAMPLES_DRAFTS in self._printed("--help")
 
     def _printed(self, flag: str) -> str:
-        try:
+        with suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run([*self._command, flag], capture_output=True, timeout=VERSION_SECONDS)
-        except (OSError, subprocess.SubprocessError):
-            return ""
-        return (done.stdout + done.stderr).decode(errors="replace")
+            return (done.stdout + done.stderr).decode(errors="replace")
+        return ""
 
     @property
     def pid(self) -> int:
@@ -190,14 +137,14 @@ class LlamaServer:
         self._program.close()
 
 
-def request(ask: BenchRequest) -> dict[str, Any]:
+def completion_body(request: BenchRequest) -> dict[str, Any]:
     """Return the body for /completion, without the prompt cache and the server's default filters. Greedy
     sampling is top-k 1, which avoids a softmax over the vocabulary."""
-    sampling = ask.sampling
+    sampling = request.sampling
     return {
-        "prompt": list(ask.tokens),
-        "n_predict": ask.max_tokens,
-        "seed": ask.seed,
+        "prompt": list(request.tokens),
+        "n_predict": request.max_tokens,
+        "seed": request.seed,
         "ignore_eos": True,
         "stream": True,
         "cache_prompt": False,
@@ -224,15 +171,9 @@ def needs_draft(types: Sequence[str]) -> bool:
 
 
 def model_arguments(
-    target: Path,
-    draft: Path | None,
-    *,
-    n_ctx: int,
-    threads: int,
-    flash_attention: bool | None = None,
-    cache_type: str = "f16",
-    gpu_layers: int = 0,
-) -> list[str]:
+    target: Path, draft: Path | None, *, n_ctx: int, threads: int, flash_attention: bool | None = None,
+    cache_type: str = "f16", gpu_layers: int = 0,
+) -> list[str]:  # fmt: skip
     out = ["-m", str(target), "-c", str(n_ctx), "-t", str(threads), "-tb", str(threads)]
     out += ["-ngl", str(gpu_layers), "-ctk", cache_type, "-ctv", cache_type]
     if flash_attention is not None:

@@ -6,11 +6,11 @@ import os
 import uuid
 from typing import Annotated, Any
 
-from pydantic import AliasPath, BaseModel, Field
+from pydantic import BaseModel, Field
 
-from paceline.bench.baselines.endpoint import Count, DraftCounts, Endpoint, Timings, build_answer
+from paceline.bench.baselines.endpoint import Endpoint
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.speculative.errors import BaselineError, UsageError
+from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import truncated
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
@@ -24,25 +24,6 @@ class ModelList(BaseModel):
     """The answer of /v1/models."""
 
     data: Annotated[tuple[Model, ...], Field(min_length=1)]
-
-
-class Choice(BaseModel):
-    text: str | None = None
-    token_ids: tuple[Count, ...] | None = None
-
-
-class Usage(BaseModel):
-    prompt_tokens: Count
-    completion_tokens: Count
-
-
-class Chunk(BaseModel):
-    """A message of a /v1/completions stream. counts: vLLM's, with --per-request-spec-decode-metrics."""
-
-    choices: tuple[Choice, ...] | None = None
-    usage: Usage | None = None
-    timings: Timings | None = None
-    counts: DraftCounts | None = Field(None, validation_alias=AliasPath("metrics", "speculative_decoding"))
 
 
 class OpenAIServer(System):
@@ -69,19 +50,19 @@ class OpenAIServer(System):
 
     def _takes_extensions(self) -> bool:
         """True if it accepts settings beyond OpenAI's API. It also tests the server before the bench."""
-        ask = BenchRequest("a", (), 1)
-        status, _ = self._endpoint.fetch(COMPLETIONS, self._request(ask, True), allowed=(400, 422))
+        probe = BenchRequest("a", (), 1)
+        status, _ = self._endpoint.fetch(COMPLETIONS, self._body(probe, True), allowed=(400, 422))
         if status != 200:
-            self._endpoint.fetch(COMPLETIONS, self._request(ask, False))
+            self._endpoint.fetch(COMPLETIONS, self._body(probe, False))
         return status == 200
 
-    def _request(self, ask: BenchRequest, extended: bool) -> dict[str, Any]:
-        sampling = ask.sampling
+    def _body(self, request: BenchRequest, extended: bool) -> dict[str, Any]:
+        sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": ask.prompt,
-            "max_tokens": ask.max_tokens,
-            "seed": ask.seed,
+            "prompt": request.prompt,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
             "temperature": 0.0,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
@@ -100,25 +81,8 @@ class OpenAIServer(System):
             "cache_salt": uuid.uuid4().hex,
         }
 
-    def answer(self, ask: BenchRequest) -> BenchAnswer:
+    def answer(self, request: BenchRequest) -> BenchAnswer:
         """Answer with an empty cache if the server supports that per request: SGLang needs
         --disable-radix-cache. vLLM reports draft counts with --per-request-spec-decode-metrics."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended) | streamed)
-        chunks = [self._endpoint.validated(Chunk, data) for _, data in events]
-        pieces = [
-            (seconds, choice.text or "", choice.token_ids or ())
-            for (seconds, _), chunk in zip(events, chunks, strict=True)
-            for choice in chunk.choices or ()
-            if choice.token_ids or choice.text
-        ]
-        usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
-        if not pieces or usage is None:
-            raise BaselineError(f"{self.name} ended its answer without saying how many tokens it has")
-        timings = next((it.timings for it in reversed(chunks) if it.timings), Timings.model_validate({}))
-        # A chunk of a server that sends no token ids counts as one token.
-        n_first = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == pieces[0][0])
-        reported = [timings, *(chunk.counts for chunk in reversed(chunks))]
-        counts = next((one for one in reported if one is not None and one.drafted is not None), None)
-        n_tokens, n_prompt = usage.completion_tokens, usage.prompt_tokens
-        return build_answer(pieces, n_tokens, n_prompt, timings, counts, n_first, pieces[-1][0])
+        return self._endpoint.answer(COMPLETIONS, self._body(request, self._extended) | streamed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -26,7 +25,7 @@ SHUTDOWN_SECONDS = 3.0  # between SIGTERM and SIGKILL
 TAIL = 64 * 1024  # bytes of output that are read by default
 MAX_OUTPUT = 64 << 20  # bytes
 LOOK = 0.02  # seconds between polls
-ERROR = re.compile(r"error|fail|invalid|abort|terminat|compatible|must|what\(\)| E ")
+LOG_LINES = 8  # that an error quotes
 
 _running: weakref.WeakSet[BackgroundProgram] = weakref.WeakSet()
 
@@ -83,11 +82,9 @@ class BackgroundProgram:
         return f"{ending}; its log: {self.log_excerpt()}"
 
     def log_excerpt(self) -> str:
-        """Return the first and the last lines of the output that look like errors, or its last lines."""
+        """Return the last lines of the output."""
         lines = [line for line in self.output_tail().splitlines() if line.strip()]
-        errors = [line for line in lines if ERROR.search(line)]
-        chosen = [*errors[:3], *errors[3:][-3:]] or lines[-5:]
-        return " / ".join(map(truncated, chosen)) or "empty"
+        return " / ".join(map(truncated, lines[-LOG_LINES:])) or "empty"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
         """Poll `ready` until it is true. Raises BaselineError if the program ends first or needs longer."""
@@ -99,16 +96,15 @@ class BackgroundProgram:
 
     def run_to_end(self, timeout: float) -> int:
         """Wait for the end and return the peak memory. Raises BaselineError for failure or excess."""
-        deadline, peak = monotonic() + timeout, 0
-        while not self.ended(LOOK):
+        deadline, peak, why = monotonic() + timeout, 0, ""
+        while not why and not self.ended(LOOK):
             peak = max(peak, self.memory() or 0)
-            too_much = any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs)
-            if too_much or monotonic() > deadline:
-                late = f"did not end within {timeout:g} s"
-                why = f"wrote more than {MAX_OUTPUT >> 20} MiB" if too_much else late
-                raise BaselineError(f"{self.name} {why} and was stopped")
-        if self._process.returncode != 0:
-            raise BaselineError(f"{self.name} {self.exit_description()}")
+            if any(os.fstat(log.fileno()).st_size > MAX_OUTPUT for log in self._logs):
+                why = f"wrote more than {MAX_OUTPUT >> 20} MiB and was stopped"
+            elif monotonic() > deadline:
+                why = f"did not end within {timeout:g} s and was stopped"
+        if why or self._process.returncode:
+            raise BaselineError(f"{self.name} {why or self.exit_description()}")
         return peak
 
     def memory(self) -> int | None:
@@ -140,9 +136,8 @@ register_cleanup(kill_all)
 def _stop(process: subprocess.Popen[bytes]) -> None:
     _signal(process.pid, signal.SIGTERM)
     try:
-        process.wait(timeout=SHUTDOWN_SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=SHUTDOWN_SECONDS)
     finally:
         _signal(process.pid, signal.SIGKILL)  # always: children may be left
         process.wait()

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +50,9 @@ class Recorder:
         self._head = {"format": FORMAT, **head, "model": model}
 
     def add(
-        self,
-        prompt: Sequence[int],
-        generation: Generation,
-        *,
-        id_: str,
-        sampling: Sampling,
-        seed: int,
-        drafting: Drafting = PLAIN,
-        category: str = "",
-        session: str = "",
-    ) -> None:
+        self, prompt: Sequence[int], generation: Generation, *, id_: str, sampling: Sampling, seed: int,
+        drafting: Drafting = PLAIN, category: str = "", session: str = "",
+    ) -> None:  # fmt: skip
         """Append a request, unless its answer is empty. session: of one conversation, in the order added."""
         if not self.adding or not generation.tokens:
             return
@@ -133,7 +124,7 @@ def _first(path: Path) -> dict[str, Any]:
         why = f"cannot be written ({error.strerror})"
         raise UsageError(f"--record {path}: {why}; name another file") from error
     first: dict[str, Any] = {}
-    for line in islice(raw_lines(path), 1):
+    if line := next(raw_lines(path), None):
         with suppress(LineError):  # may be cut short
             first = object_of(line)
         if not KNOWN_BY & first.keys() and not line.data.startswith(BEGIN):

@@ -1,7 +1,4 @@
-"""Replays of recorded requests by several methods through the real decoding loop.
-
-Every method replays a request before the next request begins, so that an interrupted replay compares the same
-requests."""
+"""Replays of recorded requests by several methods through the real decoding loop."""
 
 from __future__ import annotations
 
@@ -71,18 +68,18 @@ def stop_after(n: int) -> Callable[[int], bool]:
 class MethodReplay:
     """A method with its drafter, engine and counts by source. recordings: all that will be replayed."""
 
-    def __init__(self, method: Method, recordings: Sequence[Recording], means: ReplayContext) -> None:
-        self.method, self.means = method, means
+    def __init__(self, method: Method, recordings: Sequence[Recording], context: ReplayContext) -> None:
+        self.method, self.context = method, context
         self.by_source: dict[str, SourceStats] = {}
-        target: Target = ReplayTarget(means.vocab, recordings, means.text)
+        target: Target = ReplayTarget(context.vocab, recordings, context.text)
         clock: Clock = perf_counter
-        draft, costs = means.draft, means.costs
+        draft, costs = context.draft, context.costs
         if costs is not None:
             clock = virtual = VirtualClock()
             target = SimulatedTarget(target, costs.target, virtual, costs.step)
             if draft is not None and costs.draft is not None:
                 draft = SimulatedTarget(draft, costs.draft, virtual)
-        made = make_drafter(method.drafting, target, draft, means.corpora, costs, to_stderr)
+        made = make_drafter(method.drafting, target, draft, context.corpora, costs, to_stderr)
         self.drafter, self.drafting = made
         # A copy: what the policy learns must not change the simulated costs.
         self.policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
@@ -93,59 +90,49 @@ class MethodReplay:
         if isinstance(self.drafter, LearningDrafter):
             self.drafter.forget()
 
-    def play(self, recording: Recording) -> ReplayResult:
+    def play(self, recording: Recording) -> Stats:
         stats = replay_recording(self.engine, recording)
         for name, source in stats.by_source.items():
             sums = self.by_source.setdefault(name, SourceStats())
             for what, n in vars(source).items():
                 setattr(sums, what, getattr(sums, what) + n)
-        seconds = None if self.means.costs is None else stats.seconds
-        return ReplayResult(stats.tokens, stats.steps, stats.drafted, stats.accepted, seconds)
+        return stats
 
     def close(self) -> None:
         self.drafter.close()
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """Counts of one request with one method, and the predicted seconds."""
-
-    tokens: int
-    steps: int
-    drafted: int
-    accepted: int
-    seconds: float | None = None
-
-
 class ReplayedRequest(NamedTuple):
-    """A request with its result. group: number of its conversation. plain: its result without drafts."""
+    """A request with its counts. group: number of its conversation. plain: its counts without drafts, if
+    speeds are predicted."""
 
     request: TraceRequest
     group: int
-    result: ReplayResult
-    plain: ReplayResult | None = None
+    stats: Stats
+    plain: Stats | None = None
 
 
 def sum_requests(played: Sequence[ReplayedRequest]) -> Record:
     """Return the sums over some requests. predicted: speeds by the costs of passes, without those of prompts;
     the speedup is over plain decoding of the same requests."""
-    results = [one.result for one in played]
-    tokens, steps = [result.tokens for result in results], [result.steps for result in results]
-    seconds = [result.seconds for result in results if result.seconds is not None]
-    plain = [one.plain.seconds for one in played if one.plain and one.plain.seconds is not None]
-    columns = [tokens, steps] + ([seconds, plain] if plain else [])
-    pairs = [(0, 1), (0, 2), (3, 2)][: len(columns) - 1]
+    columns: list[list[float]] = [
+        [getattr(one.stats, name) for one in played] for name in ("tokens", "steps")
+    ]
+    pairs = [(0, 1)]
+    if plain := [one.plain.seconds for one in played if one.plain]:
+        columns += [[one.stats.seconds for one in played], plain]
+        pairs += [(0, 2), (3, 2)]
     ratios = [lambda sums, a=a, b=b: sums[a] / sums[b] for a, b in pairs]
     per_step, *speeds = map(asdict, bootstrap_ratios(columns, [one.group for one in played], ratios))
-    drafted, accepted = sum(result.drafted for result in results), sum(result.accepted for result in results)
+    drafted, accepted = (sum(getattr(one.stats, name) for one in played) for name in ("drafted", "accepted"))
     predicted = None
     if speeds:
-        predicted = {"seconds": sum(seconds), "tokens_per_second": speeds[0], "speedup": speeds[1]}
+        predicted = {"seconds": sum(columns[2]), "tokens_per_second": speeds[0], "speedup": speeds[1]}
     return {
-        "requests": len(results),
+        "requests": len(played),
         "n_prompt": sum(len(one.request.recording.prompt) for one in played),
-        "n_tokens": sum(tokens),
-        "steps": sum(steps),
+        "n_tokens": sum(columns[0]),
+        "steps": sum(columns[1]),
         "drafted": drafted,
         "accepted": accepted,
         "acceptance_rate": accepted / drafted if drafted else None,
@@ -180,76 +167,78 @@ def methods_of(
 
 
 class Replay:
-    """All requests of all traces with all methods.
+    """All requests of all traces with all methods. Every method replays a request before the next begins,
+    so that an interrupted replay compares the same requests.
     fresh: learning drafters forget before each request, not only before each file. Raises UsageError for a
     method that needs target output that was not recorded, or a cost that is unknown."""
 
     def __init__(
-        self, traces: Sequence[Trace], methods: Sequence[Method], means: ReplayContext, *, fresh: bool = False
-    ) -> None:
-        self.traces, self.means, self.fresh = traces, means, fresh
+        self, traces: Sequence[Trace], methods: Sequence[Method], context: ReplayContext, *,
+        fresh: bool = False,
+    ) -> None:  # fmt: skip
+        self.traces, self.costs, self.fresh = traces, context.costs, fresh
         self._requests = [(file, request) for file, trace in enumerate(traces) for request in trace.requests]
         recordings = [one.recording for _, one in self._requests]
-        paid = [method.name for method in methods if means.draft is not None and method.uses_draft]
-        if paid and means.costs is not None and means.costs.draft is None:
+        paid = [method.name for method in methods if context.draft is not None and method.uses_draft]
+        if paid and self.costs is not None and self.costs.draft is None:
             advice = "measure both (`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
             raise UsageError(f"method {paid[0]!r}: the cost curve knows no draft model; {advice}")
-        self._lanes = [MethodReplay(method, recordings, means) for method in methods]
-        for lane in self._lanes:
-            if lane.drafter.required_outputs != RequiredOutputs():
+        self._methods = [MethodReplay(method, recordings, context) for method in methods]
+        for one in self._methods:
+            if one.drafter.required_outputs != RequiredOutputs():
                 why = "drafts from what the target computes at every node, which no record holds"
-                raise UsageError(f"method {lane.method.name!r}: {why}; leave it out")
-        self._played: list[list[ReplayResult]] = []  # by request and method
+                raise UsageError(f"method {one.method.name!r}: {why}; leave it out")
+        self.played: list[list[Stats]] = []  # by request and method
 
     def work(self) -> dict[str, int]:
         """Return the number of ticks."""
         return {REQUEST_PHASE: len(self._requests)}
 
-    @property
-    def done(self) -> int:
-        return len(self._played)
-
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:
         """Replay all requests. An exception from `tick` ends it; `results` covers the requests before."""
         previous = None
-        for file, one in self._requests:
+        for file, request in self._requests:
             if self.fresh or file != previous:
-                for lane in self._lanes:
-                    lane.forget()
+                for one in self._methods:
+                    one.forget()
             previous = file
-            self._played.append([lane.play(one.recording) for lane in self._lanes])
+            self.played.append([one.play(request.recording) for one in self._methods])
             tick(REQUEST_PHASE)
 
     def results(self) -> list[Record]:
         """Return a record for each method over the requests that are done. each: results by request."""
-        plain = None
-        if self.means.costs is not None:
-            plain = next((i for i, lane in enumerate(self._lanes) if lane.method.plain), None)
+        priced = self.costs is not None
+        plain = next(i for i, one in enumerate(self._methods) if one.method.plain) if priced else None
         groups: dict[tuple[int, int | str], int] = {}
         out = []
-        for i, lane in enumerate(self._lanes):
+        for i, method in enumerate(self._methods):
             played = []
-            for (file, one), results in zip(self._requests, self._played, strict=False):
-                group = groups.setdefault((file, one.conversation), len(groups))
-                base = None if plain is None else results[plain]
-                played.append(ReplayedRequest(one, group, results[i], base))
-            summary = lane.policy.summary
+            for (file, request), stats in zip(self._requests, self.played, strict=False):
+                group = groups.setdefault((file, request.conversation), len(groups))
+                base = None if plain is None else stats[plain]
+                played.append(ReplayedRequest(request, group, stats[i], base))
+            summary = method.policy.summary
             record = {
-                "method": lane.method.name,
-                "drafting": asdict(lane.drafting),
-                "by_source": {name: asdict(source) for name, source in lane.by_source.items()},
+                "method": method.method.name,
+                "drafting": asdict(method.drafting),
+                "by_source": {name: asdict(source) for name, source in method.by_source.items()},
                 "by_category": by_category(played),
-                "each": [asdict(one.result) for one in played],
+                "each": [
+                    {name: getattr(one.stats, name) for name in ("tokens", "steps", "drafted", "accepted")}
+                    | {"seconds": one.stats.seconds if priced else None}
+                    for one in played
+                ],
                 "policy": None if summary is None else summary.as_dict(),
             }
             out.append(sum_requests(played) | record)
         return out
 
     def as_dict(self) -> dict[str, Any]:
+        done = len(self.played)
         return {
-            "status": "done" if self.done == len(self._requests) else "interrupted",
+            "status": "done" if done == len(self._requests) else "interrupted",
             "fresh": self.fresh,
-            "costs": None if self.means.costs is None else self.means.costs.as_dict(),
+            "costs": None if self.costs is None else self.costs.as_dict(),
             "files": [
                 {
                     "file": trace.path.name,
@@ -263,11 +252,11 @@ class Replay:
             "requests": [
                 {name: getattr(one, name) for name in ("id", "line", "category")}
                 | {"file": file, "n_prompt": len(one.recording.prompt), "n_tokens": len(one.recording.tokens)}
-                for file, one in self._requests[: self.done]  # file: in "files"
+                for file, one in self._requests[:done]  # file: in "files"
             ],
             "results": self.results(),
         }
 
     def close(self) -> None:
-        for lane in self._lanes:
-            lane.close()
+        for one in self._methods:
+            one.close()

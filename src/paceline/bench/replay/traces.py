@@ -18,6 +18,7 @@ contain the model's syntax for them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,13 +72,6 @@ class Trace:
 
     def add(self, number: int, line: Mapping[str, Any], turns: list[tuple[str, Recording]]) -> None:
         """Add the requests of a line. Raises UsageError if its vocabulary is another."""
-        self._agree(line, [one for _, one in turns])
-        name = line.get("id", line.get("custom_id"))
-        name = str(name if isinstance(name, str | int) else number)
-        known = {key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)}
-        self.requests += [TraceRequest(name + suffix, number, one, **known) for suffix, one in turns]
-
-    def _agree(self, line: Mapping[str, Any], recordings: list[Recording]) -> None:
         different = ""
         for name, kind in (("n_vocab", int), ("vocab", str)):
             value, current = line.get(name), getattr(self, name)
@@ -87,12 +81,16 @@ class Trace:
                 different = f"{name} {value!s:.12} and not {current!s:.12}"
                 break
             setattr(self, name, value)
-        self.needed = max([self.needed, *(1 + max(one.prompt + one.tokens) for one in recordings)])
+        self.needed = max([self.needed, *(1 + max(one.prompt + one.tokens) for _, one in turns)])
         if self.n_vocab is not None and self.needed > self.n_vocab:
             different = f"token {self.needed - 1:,} was recorded, and there are {self.n_vocab:,}"
         if different:
             advice = "replay it by itself, with the model that was recorded"
             raise UsageError(f"is of another vocabulary ({different}); {advice}")
+        id_ = line.get("id", line.get("custom_id"))
+        id_ = str(id_ if isinstance(id_, str | int) else number)
+        known = {key: line[key] for key in ("category", "session") if isinstance(line.get(key), str)}
+        self.requests += [TraceRequest(id_ + suffix, number, one, **known) for suffix, one in turns]
 
 
 def count_lines(path: Path) -> int:
@@ -103,15 +101,9 @@ def count_lines(path: Path) -> int:
 
 
 def read(
-    path: Path,
-    tokenizer: Text | None,
-    *,
-    n_vocab: int | None = None,
-    vocab: str | None = None,
-    template: bool = False,
-    limit: int | None = None,
-    tick: Callable[[str], None] = lambda _: None,
-) -> Trace:
+    path: Path, tokenizer: Text | None, *, n_vocab: int | None = None, vocab: str | None = None,
+    template: bool = False, limit: int | None = None, tick: Callable[[str], None] = lambda _: None,
+) -> Trace:  # fmt: skip
     """Read a file of recorded requests.
     n_vocab, vocab: of the model, if known. template: messages go through the tokenizer's chat template.
     limit: maximum number of requests. tick: called with LINE after each line. Raises UsageError for a file
@@ -185,28 +177,22 @@ def _from_tokens(line: Mapping[str, Any]) -> Recording:
     # A "format" of another type is another program's field.
     if type(line.get("format")) is int and line["format"] > FORMAT:
         raise LineError(f"is of format {line['format']}, and this Paceline reads {FORMAT}; update Paceline")
-    prompt, tokens = _ids(line, "prompt_tokens"), _ids(line, "tokens")
-    return Recording(prompt, tokens, noise_of(line))
+    for name in ("prompt_tokens", "tokens"):
+        ids = line[name]
+        # By their type: True is an int.
+        if not isinstance(ids, list) or set(map(type, ids)) - {int} or min(ids, default=0) < 0:
+            raise LineError(f"its {name} is no list of token ids")
+    return Recording(tuple(line["prompt_tokens"]), tuple(line["tokens"]), noise_of(line))
 
 
 def noise_of(line: Mapping[str, Any]) -> GumbelNoise | None:
     """Return the noise that the tokens were sampled with, if the line records it."""
     settings, seed = line.get("sampling"), line.get("seed")
-    if line.get("draws") != RNG_NAME or not isinstance(settings, dict) or type(seed) is not int or seed < 0:
-        return None
-    try:
-        sampling = Sampling(**{name: settings[name] for name in settings_of(Sampling) if name in settings})
-    except (TypeError, UsageError):
-        return None
-    return GumbelNoise.of(sampling, SeededRng(seed))
-
-
-def _ids(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    ids = line[name]
-    # By their type: True is an int.
-    if not isinstance(ids, list) or set(map(type, ids)) - {int} or min(ids, default=0) < 0:
-        raise LineError(f"its {name} is no list of token ids")
-    return tuple(ids)
+    if line.get("draws") == RNG_NAME and isinstance(settings, dict) and type(seed) is int and seed >= 0:
+        with suppress(TypeError, UsageError):
+            known = {name: settings[name] for name in settings_of(Sampling) if name in settings}
+            return GumbelNoise.of(Sampling(**known), SeededRng(seed))
+    return None
 
 
 def _joined(parts: Sequence[tuple[str, str]], tokenizer: Text) -> Iterator[Recording]:

@@ -1,7 +1,7 @@
 """The server of the package xllamacpp as a program with the llama-server flags that we use.
 
 The package has a portable build of llama.cpp without an executable. A separate process isolates its threads
-and memory. Run as `python -m paceline.bench.baselines.xllamacpp_server`."""
+and memory. `paceline bench --baseline llama-server=benchmarks/xllamacpp_server.py` runs it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def main() -> None:
         owner, _, name = SETTINGS[flag].rpartition(".")
         part = attrgetter(owner)(params) if owner else params
         setattr(part, name, converted(text, getattr(part, name)))
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        sys.exit(f"error: {error}")
     print(f"xllamacpp answers at {server.listening_address}", flush=True)
     signal.pause()
 
