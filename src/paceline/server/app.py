@@ -20,9 +20,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 import paceline
 from paceline.server import info, page, schemas
 from paceline.server.apis import APIS, COUNTED, Api
-from paceline.server.apis.answer import Answers, Json
+from paceline.server.apis.answer import Answers
 from paceline.server.convert import ParsedRequest, chat_prompt, from_chat, from_completion
 from paceline.server.errors import install_handlers
+from paceline.server.schemas import Json
 from paceline.server.security import SecurityMiddleware, SecurityRules
 from paceline.server.service import ServingEngine
 from paceline.server.streams import (
@@ -71,22 +72,25 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         notes, limits = list[str](), service.limits
         if api.own_sampling:
             limits = limits.model_copy(update={"sampling": chat_sampling(llm.target, limits.sampling)})
-        try:
-            request = api.to_openai(body, notes)
-            unknown = dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()])
-            if limits.strict and unknown:
-                raise invalid_field(next(iter(unknown)), "extra_forbidden")
-            if unsupported := [*body.unsupported_fields(), *request.unsupported_fields()]:
-                raise invalid_field(unsupported[0], "none_required")
-            if isinstance(request, schemas.ChatRequest):
-                parsed = from_chat(llm, limits, request, client)
-            else:
-                parsed = from_completion(llm, limits, request, client)
-        except RecursionError:
-            raise UsageError("the request is nested too deeply: make it flatter") from None
+        request = read(api, body, notes)
+        if isinstance(request, schemas.ChatRequest):
+            parsed = from_chat(llm, limits, request, client)
+        else:
+            parsed = from_completion(llm, limits, request, client)
+        return request, replace(parsed, notes=(*notes, *parsed.notes))
+
+    def read(api: Api, body: Any, notes: list[str]) -> schemas.ChatRequest | schemas.CompletionRequest:
+        """Return the request in OpenAI's form; fields that are ignored are noted, or refused."""
+        request = api.to_openai(body, notes)
+        extra = dict([*body.extra_fields(), *request.extra_fields()])
+        unknown = [path for path, ignored in extra.items() if ignored]
+        if service.limits.strict and unknown:
+            raise invalid_field(unknown[0], "extra_forbidden")
+        if unsupported := [path for path in extra if path not in unknown]:
+            raise invalid_field(unsupported[0], "none_required")
         if unknown:
             notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, unknown))}")
-        return request, replace(parsed, notes=(*notes, *parsed.notes))
+        return request
 
     async def answer(api: Api, request: Request, body: Any) -> Response:
         require_name(body.model)
@@ -120,7 +124,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         require_name(body.model)
 
         def counted() -> int:
-            chat = api.to_openai(body, [])
+            chat = read(api, body, [])
             assert isinstance(chat, schemas.ChatRequest)
             choice = parse_tool_choice(chat.tools, chat.tool_choice)
             return len(chat_prompt(llm, chat, choice.tools, [])) if chat.messages else 0
@@ -136,7 +140,10 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     def add_route(path: str, run: Any, api: Api, **options: Any) -> None:
         async def endpoint(request: Request, body: Any) -> Any:
-            return await run(api, request, body)
+            try:
+                return await run(api, request, body)
+            except RecursionError:
+                raise UsageError("the request is nested too deeply: make it flatter") from None
 
         endpoint.__annotations__ |= {"request": Request, "body": api.body, "return": Any}
         app.post(path, response_model=None, **options)(endpoint)

@@ -11,11 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from paceline.server.schemas import Json
 from paceline.server.service import QueueFullError
 from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
 from paceline.speculative.printable import printable, truncated
-
-Json = dict[str, Any]
 
 MODEL_FAILED = "the model has failed at this request; the server's log says why"
 # Exceptions, most special first, with their status, type, code and headers.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -14,12 +13,12 @@ import paceline
 from paceline.server import schemas
 from paceline.server.apis.answer import visible_text
 from paceline.server.convert import chat_prompt, prompt_tokens
+from paceline.server.schemas import Json
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import UsageError
 from paceline.text.chat_template import chat_sampling
 from paceline.text.messages import parse_tool_choice
 
-Json = dict[str, Any]
 OLLAMA_VERSION = "0.12.0"  # whose API this server has; clients refuse older ones
 
 
@@ -96,29 +95,15 @@ def add_routes(
         return chat_sampling(target, service.limits.sampling)
 
     def ollama_models() -> list[Json]:
-        modified = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
-        return [
-            {
-                "name": name,
-                "model": name,
-                "modified_at": modified,
-                "size": target.weight_bytes or 0,
-                "digest": hashlib.sha256(name.encode()).hexdigest(),
-                "details": details(),
-            }
-            for name in listed
-        ]
+        about = {"modified_at": rfc_time(created), "size": target.weight_bytes or 0, "details": details()}
+        digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in listed}
+        return [{"name": name, "model": name, "digest": it, **about} for name, it in digests.items()]
 
     def details() -> Json:
         family = target.description.split()[0] if target.description else ""
-        about = {"parent_model": "", "format": "gguf" if target.path.suffix == ".gguf" else "safetensors"}
-        return {
-            **about,
-            "family": family,
-            "families": [family],
-            "parameter_size": "",
-            "quantization_level": "",
-        }
+        form = "gguf" if target.path.suffix == ".gguf" else "safetensors"
+        about = {"parent_model": "", "format": form, "family": family, "families": [family]}
+        return about | {"parameter_size": "", "quantization_level": ""}
 
     @app.get("/api/version", summary="The version of Ollama's API")
     async def version() -> Json:
@@ -130,18 +115,20 @@ def add_routes(
 
     @app.get("/api/ps", summary="Ollama's list of running models")
     async def running() -> Json:
-        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
-        about = {"expires_at": until, "size_vram": 0, "context_length": target.caps.n_ctx}
+        about = {
+            "expires_at": rfc_time(time.time() + 86400),
+            "size_vram": 0,
+            "context_length": target.caps.n_ctx,
+        }
         return {"models": [{**model, **about} for model in ollama_models()]}
 
     @app.post("/api/show", summary="Ollama's description of a model")
     async def show(body: schemas.ShowRequest) -> Json:
         require_name(body.model or body.name)
         family = details()["family"] or "model"
-        native_tools = llm.has_chat_template and llm.tool_support.native
-        capabilities = ["completion", *(["tools"] if native_tools else [])]
+        tools = ["tools"] if llm.has_chat_template and llm.tool_support.native else []
         return {
-            "capabilities": capabilities,
+            "capabilities": ["completion", *tools],
             "details": details(),
             "model_info": {
                 "general.architecture": family,
@@ -151,7 +138,7 @@ def add_routes(
             "template": text.template(),
             "parameters": "\n".join(f"{name} {value}" for name, value in sampling().items()),
             "modelfile": f"FROM {target.path.name}",
-            "modified_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+            "modified_at": rfc_time(created),
             "license": "",
         }
 
@@ -184,3 +171,7 @@ def add_routes(
     def detokenize(body: schemas.DetokenizeRequest) -> Json:
         require_tokens("tokens", body.tokens)
         return {"content": b"".join(map(text.piece, body.tokens)).decode(errors="replace")}
+
+
+def rfc_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -121,8 +121,7 @@ async def event_stream(
     except Exception as error:
         if not isinstance(error, PacelineError | HTTPException):
             log.exception("a stream has failed")
-        named = path.startswith(("/v1/messages", "/v1/responses", "/responses"))
-        yield encode(("error" if named else "", describe(error).body(path)))
+        yield encode(writer.failed(describe(error).body(path)))
     if writer.trailer:
         yield writer.trailer
 

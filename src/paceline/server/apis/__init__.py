@@ -34,59 +34,26 @@ def unchanged(body: Any, _notes: Notes) -> Any:
     return body
 
 
+# fmt: off
 APIS = (
     Api(("/v1/chat/completions", "/chat/completions"), "Chat", ChatRequest, openai.chat, openai.OpenAiWriter),
     Api(("/v1/completions",), "Complete a text", CompletionRequest, unchanged, openai.OpenAiWriter),
     Api(("/v1/fim/completions",), "Fill in the middle", FimRequest, unchanged, openai.OpenAiWriter),
-    Api(
-        ("/v1/responses", "/responses"),
-        "Respond",
-        openai_responses.ResponsesRequest,
-        openai_responses.to_chat,
-        openai_responses.ResponsesWriter,
-    ),
-    Api(
-        ("/v1/messages",),
-        "Anthropic's chats",
-        anthropic.MessagesRequest,
-        anthropic.to_chat,
-        anthropic.MessagesWriter,
-    ),
-    Api(
-        ("/api/chat",),
-        "Ollama's chats",
-        ollama.OllamaChatRequest,
-        ollama.chat_to_openai,
-        ollama.OllamaWriter,
-        as_lines=True,
-        own_sampling=True,
-    ),
-    Api(
-        ("/api/generate",),
-        "Ollama's completions",
-        ollama.OllamaGenerateRequest,
-        ollama.generate_to_openai,
-        ollama.OllamaWriter,
-        as_lines=True,
-        own_sampling=True,
-    ),
-    Api(
-        ("/completion", "/completions"),
-        "llama-server's completions",
-        llama_server.LlamaRequest,
-        llama_server.to_completion,
-        llama_server.LlamaWriter,
-        own_sampling=True,
-    ),
-    Api(
-        ("/infill",),
-        "llama-server's filling in the middle",
-        llama_server.InfillRequest,
-        llama_server.to_completion,
-        llama_server.LlamaWriter,
-        own_sampling=True,
-    ),
+    Api(("/v1/responses", "/responses"), "Respond",
+        openai_responses.ResponsesRequest, openai_responses.to_chat, openai_responses.ResponsesWriter),
+    Api(("/v1/messages",), "Anthropic's chats",
+        anthropic.MessagesRequest, anthropic.to_chat, anthropic.MessagesWriter),
+    Api(("/api/chat",), "Ollama's chats",
+        ollama.OllamaChatRequest, ollama.chat_to_openai,
+        ollama.OllamaWriter, as_lines=True, own_sampling=True),
+    Api(("/api/generate",), "Ollama's completions", ollama.OllamaGenerateRequest, ollama.generate_to_openai,
+        ollama.OllamaWriter, as_lines=True, own_sampling=True),
+    Api(("/completion", "/completions"), "llama-server's completions",
+        llama_server.LlamaRequest, llama_server.to_completion, llama_server.LlamaWriter, own_sampling=True),
+    Api(("/infill",), "llama-server's filling in the middle",
+        llama_server.InfillRequest, llama_server.to_completion, llama_server.LlamaWriter, own_sampling=True),
 )
+# fmt: on
 # Routes that count the tokens of such a request.
 COUNTED = {
     "/v1/messages": "/v1/messages/count_tokens",

@@ -3,31 +3,98 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from paceline.api import LLM
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.convert import ParsedRequest
+from paceline.server.schemas import Json
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
-Json = dict[str, Any]
 Event = tuple[str, Json]  # its name, which may be empty, and its data
 
 
 @dataclass
+class ContentBlock:
+    """A part of an answer. text: of a call, its arguments."""
+
+    kind: Literal["reasoning", "text", "call"]
+    index: int
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+BlockEvent = tuple[
+    str, ContentBlock, str
+]  # ("start", block, ""), ("text", block, what is new), ("stop", ...)
+
+
+class Blocks:
+    """OpenAI's deltas as a sequence of blocks: thoughts, text, and calls."""
+
+    def __init__(self) -> None:
+        self.all: list[ContentBlock] = []
+
+    def text(self, kind: str) -> str:
+        return "".join(block.text for block in self.all if block.kind == kind)
+
+    @property
+    def calls(self) -> list[ContentBlock]:
+        return [block for block in self.all if block.kind == "call"]
+
+    def feed(self, delta: Json) -> Iterator[BlockEvent]:
+        """Add a delta; yield what it begins, continues and ends."""
+        if reasoning := delta.get("reasoning_content"):
+            yield from self._add("reasoning", reasoning)
+        if content := delta.get("content"):
+            yield from self._add("text", content)
+        for call in delta.get("tool_calls") or ():
+            function = call["function"]
+            if call["index"] == len(self.calls):
+                yield from self._open(ContentBlock("call", len(self.all), call["id"], function["name"]))
+            if text := function.get("arguments"):
+                yield self._append(text)
+
+    def close(self) -> Iterator[BlockEvent]:
+        """End the last block, which is an empty text if there is nothing else."""
+        if not self.all:
+            yield from self._open(ContentBlock("text", 0))
+        yield "stop", self.all[-1], ""
+
+    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[BlockEvent]:
+        if not self.all or self.all[-1].kind != kind:
+            yield from self._open(ContentBlock(kind, len(self.all)))
+        yield self._append(text)
+
+    def _open(self, block: ContentBlock) -> Iterator[BlockEvent]:
+        if self.all:
+            yield "stop", self.all[-1], ""
+        self.all.append(block)
+        yield "start", block, ""
+
+    def _append(self, text: str) -> BlockEvent:
+        self.all[-1].pieces.append(text)
+        return "text", self.all[-1], text
+
+
+@dataclass
 class AnswerState:
-    """An answer so far. calls: in OpenAI's form, with arguments in pieces."""
+    """An answer so far. events: of its blocks, since the last output."""
 
     handle: RequestHandle
     parser: Any = None
-    content: list[str] = field(default_factory=list)  # in pieces, as the next one
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[Json] = field(default_factory=list)
+    blocks: Blocks = field(default_factory=Blocks)
+    events: list[BlockEvent] = field(default_factory=list)
     has_progress: bool = False  # of its prompt was reported, and was it the last
     is_prefilled: bool = False
 
@@ -39,18 +106,9 @@ class AnswerState:
             if update.finish is not None:
                 parsed += self.parser.finish(cut=update.finish.is_truncated)
             new = [delta.openai() for delta in parsed]
-        for delta in new:
-            self.content.append(delta.get("content") or "")
-            self.reasoning.append(delta.get("reasoning_content") or "")
-            for call in delta.get("tool_calls", ()):
-                if call["index"] == len(self.calls):
-                    first = {"id": call["id"], "type": "function"}
-                    self.calls.append(
-                        first | {"function": {"name": call["function"]["name"], "arguments": list[str]()}}
-                    )
-                self.calls[call["index"]]["function"]["arguments"].append(
-                    call["function"].get("arguments") or ""
-                )
+        self.events = [event for delta in new for event in self.blocks.feed(delta)]
+        if update.finish is not None:
+            self.events += self.blocks.close()
         return new
 
     @property
@@ -60,24 +118,23 @@ class AnswerState:
 
     @property
     def message(self) -> Json:
-        content, reasoning = "".join(self.content), "".join(self.reasoning)
+        content, reasoning = self.blocks.text("text"), self.blocks.text("reasoning")
         out: Json = {"role": "assistant", "content": content}
-        if self.calls:
-            out |= {"content": content or None, "tool_calls": self._joined_calls()}
+        if calls := self.blocks.calls:
+            functions = [{"name": call.name, "arguments": call.text} for call in calls]
+            made = [
+                {"id": call.id, "type": "function", "function": function}
+                for call, function in zip(calls, functions, strict=True)
+            ]
+            out |= {"content": content or None, "tool_calls": made}
         return out | ({"reasoning_content": reasoning} if reasoning else {})
-
-    def _joined_calls(self) -> list[Json]:
-        return [
-            {**call, "function": {**call["function"], "arguments": "".join(call["function"]["arguments"])}}
-            for call in self.calls
-        ]
 
     @property
     def finish_reason(self) -> str:
         """OpenAI's finish reason."""
         if self.finish.is_truncated:
             return "length"
-        return "tool_calls" if self.calls else "stop"
+        return "tool_calls" if self.blocks.calls else "stop"
 
 
 class Answers:
@@ -163,114 +220,47 @@ class Answers:
         yield out | {"processed": now.n_prompt if update.tokens else now.n_cached + handle.n_prefilled}
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """The form of one API's response. trailer: ends its streams."""
 
     trailer: ClassVar[str] = ""
+    _answers: Answers
 
     def begin(self) -> Iterator[Event]:
         """Yield the events before the first output."""
+        yield from ()
 
+    @abstractmethod
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         """Yield the events of one answer's output."""
 
     def end(self) -> Iterator[Event]:
         """Yield the events after the last output."""
+        yield from ()
 
+    def failed(self, body: Json) -> Event:
+        """Return the event that ends a stream with an error. body: of the error's response."""
+        return "", body
+
+    @abstractmethod
     def full(self) -> Any:
         """Return the response without streaming."""
 
 
-@dataclass
-class ContentBlock:
-    """A part of an answer. text: of a call, its arguments."""
-
-    kind: Literal["reasoning", "text", "call"]
-    index: int
-    id: str = ""
-    name: str = ""
-    pieces: list[str] = field(default_factory=list)
-    closed: bool = False
+class BlockWriter(Writer):
+    """A form whose answers are sequences of blocks. A request has one answer, or none."""
 
     @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-
-class Blocks:
-    """OpenAI's deltas as a sequence of blocks: thoughts, text, and calls."""
-
-    def __init__(self) -> None:
-        self.all: list[ContentBlock] = []
-        self._n_calls = 0
-
-    @classmethod
-    def of(cls, message: Json) -> Blocks:
-        """Return the blocks of a whole message; an empty text if there is nothing else."""
-        blocks = cls()
-        calls = [{**call, "index": at} for at, call in enumerate(message.get("tool_calls", ()))]
-        for _ in blocks.feed({**message, "tool_calls": calls}):
-            pass
-        for _ in blocks.close():
-            pass
-        return blocks
-
-    def feed(self, delta: Json) -> Iterator[tuple[str, ContentBlock, str]]:
-        """Add a delta; yield ("start", block, ""), ("text", block, what is new) and ("stop", block, "")."""
-        if reasoning := delta.get("reasoning_content"):
-            yield from self._add("reasoning", reasoning)
-        if content := delta.get("content"):
-            yield from self._add("text", content)
-        for call in delta.get("tool_calls") or ():
-            function = call["function"]
-            if call["index"] == self._n_calls:
-                self._n_calls += 1
-                yield from self._open(ContentBlock("call", len(self.all), call["id"], function["name"]))
-            if text := function.get("arguments"):
-                yield from self._append(text)
-
-    def close(self) -> Iterator[tuple[str, ContentBlock, str]]:
-        """End the last block."""
-        if not self.all:
-            yield from self._open(ContentBlock("text", 0))
-        if not self.all[-1].closed:
-            self.all[-1].closed = True
-            yield "stop", self.all[-1], ""
-
-    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[tuple[str, ContentBlock, str]]:
-        if not self.all or self.all[-1].kind != kind:
-            yield from self._open(ContentBlock(kind, len(self.all)))
-        yield from self._append(text)
-
-    def _open(self, block: ContentBlock) -> Iterator[tuple[str, ContentBlock, str]]:
-        if self.all:
-            yield from self.close()
-        self.all.append(block)
-        yield "start", block, ""
-
-    def _append(self, text: str) -> Iterator[tuple[str, ContentBlock, str]]:
-        self.all[-1].pieces.append(text)
-        yield "text", self.all[-1], text
-
-
-class BlockWriter(Writer):
-    """A form whose answers are sequences of blocks."""
-
-    def __init__(self) -> None:
-        self._blocks = Blocks()
+    def _blocks(self) -> list[ContentBlock]:
+        return self._answers.all[0].blocks.all if self._answers.all else []
 
     @abstractmethod
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
-        """Yield the events of what `Blocks.feed` yields."""
+        """Yield the events of one of the answer's `events`."""
 
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
-        for delta in deltas:
-            for action in self._blocks.feed(delta):
-                yield from self.block_events(*action)
-
-    def close_blocks(self) -> Iterator[Event]:
-        for action in self._blocks.close():
-            yield from self.block_events(*action)
+        for event in self._answers.all[index].events:
+            yield from self.block_events(*event)
 
 
 def visible_text(llm: LLM, tokens: Sequence[int]) -> str:

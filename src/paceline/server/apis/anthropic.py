@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from paceline.server.apis.answer import Answers, Blocks, BlockWriter, ContentBlock, Event, Json
-from paceline.server.apis.parts import (
-    Notes,
-    call_arguments,
-    chat_request,
-    joined_text,
-    only_functions,
-    without_billing_header,
-)
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text, Texts
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
+from paceline.server.apis.parts import Notes, call_arguments, chat_request, only_functions
+from paceline.server.chat_messages import content_parts
+from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, Json, Text, Texts
 from paceline.speculative import validation as typed
 
+# Claude Code's first line, which differs at each request: with it no prefix would be in the cache.
+BILLING_HEADER = re.compile(r"\Ax-anthropic-billing-header:(?:\s*\w+=[^;\n]*;)*\n?")
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STARTS: dict[str, Json] = {
@@ -39,7 +36,7 @@ class Thinking(Body):
 
 
 class OutputConfig(Body):
-    format: JsonObject | None = None
+    format: Json | None = None
     effort: str | None = None
 
 
@@ -47,29 +44,28 @@ class MessagesRequest(Body):
     """POST /v1/messages"""
 
     model: Annotated[str, Field(max_length=4096)] = ""
-    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)]
+    messages: Annotated[list[Json], Field(max_length=MAX_ITEMS)]
     max_tokens: int | None = None
-    system: Text | list[JsonObject] | None = None
+    system: Text | list[Json] | None = None
     temperature: Any = None
     top_p: Any = None
     top_k: Any = None
     stop_sequences: Texts | None = None
     stream: bool = False
-    tools: list[JsonObject] | None = None
-    tool_choice: JsonObject | None = None
+    tools: list[Json] | None = None
+    tool_choice: Json | None = None
     thinking: Thinking = Field(default_factory=Thinking)
     output_config: OutputConfig = Field(default_factory=OutputConfig)
-    output_format: JsonObject | None = None
+    output_format: Json | None = None
     speculative: Any = None
 
 
 def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
     """Return the chat that Anthropic's request asks for."""
-    messages: list[Json] = []
-    system = [{"type": "text", "text": body.system}] if isinstance(body.system, str) else body.system or []
-    lines = [one for one in map(without_billing_header, system) if one.get("text") != ""]
-    if lines:
-        messages.append({"role": "system", "content": joined_text("system", lines, separator="\n\n")})
+    given = [{"text": body.system}] if isinstance(body.system, str) else body.system or []
+    texts = [typed.text(f"system[{at}]: its text", part.get("text")) for at, part in enumerate(given)]
+    system = [BILLING_HEADER.sub("", text, count=1) for text in texts]
+    messages: list[Json] = [{"role": "system", "content": text} for text in system if text]
     for at, message in enumerate(body.messages):
         messages += list(_messages(f"messages[{at}]", message))
     tools = None
@@ -111,12 +107,10 @@ def _messages(where: str, message: Json) -> Iterator[Json]:
             if parts:
                 yield {"role": role, "content": parts}
                 parts = []
-            result = block.get("content")
-            yield {
-                "role": "tool",
-                "tool_call_id": block.get("tool_use_id"),
-                "content": "" if result is None else result,
-            }
+            result = block.get("content") or ""
+            if block.get("is_error"):
+                result = [{"type": "text", "text": "Error: "}, *content_parts(result)]
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
         elif kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
@@ -153,7 +147,6 @@ class MessagesWriter(BlockWriter):
     """A message, whole or as Anthropic's events."""
 
     def __init__(self, answers: Answers, model: str, body: MessagesRequest) -> None:
-        super().__init__()
         self._answers = answers
         name = f"msg_{secrets.token_hex(12)}"
         self._base: Json = {"id": name, "type": "message", "role": "assistant", "model": model}
@@ -163,15 +156,12 @@ class MessagesWriter(BlockWriter):
         yield self._event("message_start", message=message | {"usage": self._usage()})
 
     def end(self) -> Iterator[Event]:
-        yield from self.close_blocks()
         yield self._event("message_delta", delta=self._stop(), usage=self._usage())
         yield self._event("message_stop")
 
     def full(self) -> Json:
-        message = self._answers.all[0].message if self._answers.all else {}
-        blocks = Blocks.of(message).all
         # Clients run what they get: a truncated call is none.
-        whole = [one for one in blocks if one.kind != "call" or call_arguments(one.text) is not None]
+        whole = [one for one in self._blocks if one.kind != "call" or call_arguments(one.text) is not None]
         content = [_content(block) for block in whole]
         return {**self._base, "content": content, **self._stop(), "usage": self._usage()}
 
@@ -187,6 +177,9 @@ class MessagesWriter(BlockWriter):
                 signature = {"type": "signature_delta", "signature": ""}
                 yield self._event("content_block_delta", index=at, delta=signature)
             yield self._event("content_block_stop", index=at)
+
+    def failed(self, body: Json) -> Event:
+        return "error", body
 
     @staticmethod
     def _event(kind: str, **fields: Any) -> Event:

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, AnswerState, Event, Json, Writer, finite_logprob
+from paceline.server.apis.answer import Answers, AnswerState, Event, Writer, finite_logprob
 from paceline.server.apis.parts import Notes, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
     CompletionRequest,
     FimRequest,
-    JsonObject,
+    Json,
     Limit,
     Prompts,
     SamplingRequest,
@@ -43,7 +43,7 @@ class InfillRequest(LlamaRequest):
     prompt: Text = ""
     input_prefix: Text = ""
     input_suffix: Text = ""
-    input_extra: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    input_extra: Annotated[list[Json], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
 
 
 def to_completion(body: LlamaRequest, _notes: Notes) -> CompletionRequest:
@@ -67,9 +67,6 @@ class LlamaWriter(Writer):
         self._answers, self._model, self._body = answers, model, body
         self._is_list = len(answers.all) > 1
 
-    def begin(self) -> Iterator[Event]:
-        yield from ()
-
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         answer = self._answers.all[index]
         if self._body.return_progress:
@@ -79,10 +76,9 @@ class LlamaWriter(Writer):
             times = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
             yield "", self._part(index, update.text, update.tokens, update.logprobs) | times
         if update.finish is not None:
-            yield "", self._whole(index, answer) | {"content": "", "tokens": []}
-
-    def end(self) -> Iterator[Event]:
-        yield from ()
+            last = self._whole(index, answer) | {"content": "", "tokens": []}
+            last.pop("completion_probabilities", None)  # the parts have them
+            yield "", last
 
     def full(self) -> Any:
         wholes = [self._whole(index, answer) for index, answer in enumerate(self._answers.all)]

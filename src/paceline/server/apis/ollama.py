@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event, Json
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
 from paceline.server.schemas import (
     MAX_ITEMS,
     Body,
     ChatRequest,
     CompletionRequest,
-    JsonObject,
+    Json,
     SamplingRequest,
     Text,
 )
@@ -38,8 +38,8 @@ class OllamaRequest(Body):
 
     model: Annotated[str, Field(max_length=4096)] = ""
     stream: bool = True
-    format: str | JsonObject | None = None
-    options: JsonObject | None = None
+    format: str | Json | None = None
+    options: Json | None = None
     think: bool | str | None = None
     speculative: Any = None
 
@@ -47,8 +47,8 @@ class OllamaRequest(Body):
 class OllamaChatRequest(OllamaRequest):
     """POST /api/chat"""
 
-    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
-    tools: list[JsonObject] | None = None
+    messages: Annotated[list[Json], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    tools: list[Json] | None = None
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -139,15 +139,10 @@ class OllamaWriter(BlockWriter):
     """A chat's or a completion's objects. Calls come whole."""
 
     def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
-        super().__init__()
         self._answers, self._model = answers, model
         self._chat, self._n_calls = isinstance(body, OllamaChatRequest), 0
 
-    def begin(self) -> Iterator[Event]:
-        yield from ()
-
     def end(self) -> Iterator[Event]:
-        yield from self.close_blocks()
         yield "", self._object(self._content({}), done=True)
 
     def full(self) -> Json:

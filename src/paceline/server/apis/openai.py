@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Any
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Event, Json, Writer, finite_logprob
+from paceline.server.apis.answer import Answers, Event, Writer, finite_logprob
 from paceline.server.apis.parts import Notes
-from paceline.server.schemas import ChatRequest, CompletionRequest, FimRequest, StreamOptions
+from paceline.server.schemas import ChatRequest, CompletionRequest, FimRequest, Json, StreamOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.stats import Logprob
 

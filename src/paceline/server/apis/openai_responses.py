@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Blocks, BlockWriter, ContentBlock, Event, Json
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, chat_request, only_functions
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
+from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, Json, Text
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import truncated
@@ -29,7 +29,7 @@ DELTAS = {
 
 
 class TextOptions(Body):
-    format: JsonObject | None = None
+    format: Json | None = None
 
 
 class ReasoningOptions(Body):
@@ -41,17 +41,17 @@ class ResponsesRequest(Body):
     """POST /v1/responses"""
 
     model: Annotated[str, Field(max_length=4096)] = ""
-    input: Text | Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = ""
+    input: Text | Annotated[list[Json], Field(max_length=MAX_ITEMS)] = ""
     instructions: Text | None = None
     max_output_tokens: int | None = None
     temperature: Any = None
     top_p: Any = None
     stream: bool = False
-    tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = None
+    tools: list[Json] | None = None
+    tool_choice: str | Json | None = None
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions = Field(default_factory=ReasoningOptions)
-    metadata: JsonObject | None = None
+    metadata: Json | None = None
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     conversation: Any = None
@@ -164,9 +164,7 @@ class ResponsesWriter(BlockWriter):
 
     def __init__(self, answers: Answers, model: str, body: ResponsesRequest) -> None:
         self._answers, self._body, self._model = answers, body, model
-        super().__init__()
-        self._names, self._sequence = list[str](), -1
-        self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
+        self._key, self._created, self._sequence = secrets.token_hex(16), int(time.time()), -1
 
     def begin(self) -> Iterator[Event]:
         yield self._event("response.created", response=self._response("in_progress"))
@@ -180,17 +178,13 @@ class ResponsesWriter(BlockWriter):
         yield from super().step(index, update, deltas)
 
     def end(self) -> Iterator[Event]:
-        if self._answers.all:
-            yield from self.close_blocks()
-        response = self._ended()
         extra = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
         # Clients wait for this event; the response says whether it is incomplete.
-        yield self._event("response.completed", response=response, **extra)
+        yield self._event("response.completed", response=self.full(), **extra)
 
-    def full(self) -> Json:
-        if self._answers.all:
-            self._blocks = Blocks.of(self._answers.all[0].message)
-        return self._ended()
+    def failed(self, body: Json) -> Event:
+        error = {"code": body["code"] or "server_error", "message": body["message"]}
+        return self._event("response.failed", response=self._response("failed") | {"error": error})
 
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at: Json = {"output_index": block.index}
@@ -220,15 +214,12 @@ class ResponsesWriter(BlockWriter):
         return kind, {"type": kind, "sequence_number": self._sequence, **fields}
 
     def _name(self, block: ContentBlock) -> str:
-        while len(self._names) <= block.index:
-            kind = self._blocks.all[len(self._names)].kind
-            self._names.append(f"{ID_PREFIXES[kind]}_{secrets.token_hex(16)}")
-        return self._names[block.index]
+        return f"{ID_PREFIXES[block.kind]}_{self._key}{block.index}"
 
     def _status(self, block: ContentBlock) -> str:
         """Return the status of an item that has ended: the last one may be truncated."""
         end = self._answers.all[0].handle.finish
-        cut = end is not None and end.is_truncated and block is self._blocks.all[-1]
+        cut = end is not None and end.is_truncated and block is self._blocks[-1]
         return "incomplete" if cut else "completed"
 
     def _item(self, block: ContentBlock, status: str) -> Json:
@@ -241,11 +232,11 @@ class ResponsesWriter(BlockWriter):
             return {"type": "reasoning", **base, "summary": [], "content": content, "encrypted_content": None}
         return {"type": "message", **base, "role": "assistant", "content": content}
 
-    def _ended(self) -> Json:
+    def full(self) -> Json:
         answers = self._answers.all
         cut = bool(answers) and answers[0].finish.is_truncated
         response = self._response("incomplete" if cut else "completed")
-        response["output"] = [self._item(block, self._status(block)) for block in self._blocks.all]
+        response["output"] = [self._item(block, self._status(block)) for block in self._blocks]
         response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         cached, read, written = self._answers.n_cached, self._answers.n_prompt, self._answers.n_tokens
         response["usage"] = {
@@ -260,7 +251,7 @@ class ResponsesWriter(BlockWriter):
     def _response(self, status: str) -> Json:
         body = self._body
         return {
-            "id": self._id,
+            "id": f"resp_{self._key}",
             "object": "response",
             "created_at": self._created,
             "status": status,

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from paceline.server.schemas import Body, ChatRequest, CompletionRequest, FimRequest
-from paceline.speculative import validation as typed
+from paceline.server.schemas import Body, ChatRequest, CompletionRequest, FimRequest, Json
 from paceline.speculative.printable import truncated
 
-Json = dict[str, Any]
 Notes = list[str]  # what was left out of a request or changed, one line each
 R = TypeVar("R", ChatRequest, CompletionRequest, FimRequest)
-# Claude Code's first line, which differs at each request: with it no prefix would be in the cache.
-BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*\w+=[^;\n]*;)*\n?")
 
 
 def chat_request(body: Body, same: Iterable[str], **fields: Any) -> ChatRequest:
@@ -32,23 +27,6 @@ def validated(kind: type[R], fields: Json) -> R:
         return kind.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False)) from None
-
-
-def without_billing_header(part: Any) -> Any:
-    """Return a part of the system prompt without that line."""
-    if not isinstance(part, dict) or not isinstance(text := part.get("text"), str):
-        return part
-    found = BILLING_HEADER.match(text)
-    return part if found is None else {**part, "text": text[found.end() :]}
-
-
-def joined_text(name: str, parts: Iterable[Any], separator: str = "") -> str:
-    """Return the texts of content parts. Raises UsageError for parts that have none."""
-    texts = list[str]()
-    for at, part in enumerate(parts):
-        given = typed.mapping(f"{name}[{at}]", part, "a part with text").get("text")
-        texts.append(typed.text(f"{name}[{at}]: its text", given))
-    return separator.join(texts)
 
 
 def only_functions(tools: Iterable[Json], is_function: Callable[[Json], bool], notes: Notes) -> list[Json]:
