@@ -8,8 +8,10 @@ from typing import Any
 
 import anthropic
 import httpx2
+import numpy as np
 import ollama
 import pytest
+from llama_cpp import Llama
 from openai import OpenAI
 
 import paceline
@@ -229,13 +231,39 @@ def test_what_changes_nothing_passes_and_what_is_left_out_is_said(served: Served
         ("/v1/messages", {"messages": HI, "tools": [{"name": "a"}], "tool_choice": {"type": []}}, "its type"),
         ("/v1/responses", {"input": "x", "metadata": {"a": "\ud800"}}, "UTF-8"),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "stores no responses"),
-        ("/v1/embeddings", {"input": "x"}, "computes no embeddings"),
+        ("/v1/embeddings", {"input": "x", "dimensions": 10**6}, "ask for no more"),
+        ("/v1/embeddings", {"input": "x " * 2000}, "the context 1,024"),
+        ("/v1/embeddings", {"input": [[10**9]]}, "outside the vocabulary"),
+        ("/v1/embeddings", {"input": []}, "list is empty"),
     ],
 )
 def test_what_an_api_cannot_do(path: str, body: Any, words: str, served: Served) -> None:
     answer = served.post_text(path, json.dumps(body))
     assert answer.status_code in (400, 501)
     assert words in answer.text
+
+
+def test_embeddings_are_those_of_llama_cpp(served: Served, openai: OpenAI, llama: ollama.Client) -> None:
+    texts = ["One, two, three.", "Rivers of Europe " * 60]
+    reference = Llama(str(smollm2()), embedding=True, pooling_type=1, n_ctx=512, n_ubatch=512, verbose=False)
+    expected = np.array([reference.embed(text, normalize=True) for text in texts])
+    reference.close()
+
+    def is_near(vectors: Any, n: int = 2, size: int = 576) -> bool:
+        """Whether vectors have length 1 and the reference's directions, but for rounding in other passes."""
+        some = expected[:n, :size] / np.linalg.norm(expected[:n, :size], axis=1, keepdims=True)
+        return bool(np.all((np.array(vectors) * some).sum(axis=1) > 0.9995))
+
+    made = openai.embeddings.create(model="small", input=texts)  # as base64
+    assert is_near([one.embedding for one in made.data])
+    assert made.usage.prompt_tokens > 180
+    tokens = served.post("/tokenize", {"content": texts[0]}).json()["tokens"]
+    short = openai.embeddings.create(model="small", input=tokens, dimensions=96, encoding_format="float")
+    assert is_near([short.data[0].embedding], 1, 96)
+    assert is_near(llama.embed("small", texts).embeddings)
+    assert is_near([llama.embeddings("small", texts[0]).embedding], 1)
+    assert is_near(served.post("/embedding", {"content": texts[0]}).json()[0]["embedding"], 1)
+    assert len(llama.embed("small", "x " * 2000, dimensions=4).embeddings[0]) == 4  # cut to the context
 
 
 def test_options_of_ollama_are_those_of_sampling(served: Served) -> None:

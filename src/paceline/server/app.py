@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,9 +19,11 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
+from paceline.backends.interface import Embeds
 from paceline.server import info, page, schemas
 from paceline.server.apis import APIS, COUNTED, Api
 from paceline.server.apis.answer import Answers
+from paceline.server.apis.embeddings import EMBEDDINGS, EmbeddingApi, EmbeddingsRequest, embed, input_tokens
 from paceline.server.convert import ParsedRequest, chat_prompt, from_chat, from_completion
 from paceline.server.errors import install_handlers
 from paceline.server.schemas import Json
@@ -31,7 +34,7 @@ from paceline.server.streams import (
     EventStreamResponse,
     event_stream,
     sse_event,
-    wait_for_disconnect,
+    until_disconnect,
 )
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable, truncated
@@ -80,9 +83,14 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         return request, replace(parsed, notes=(*notes, *parsed.notes))
 
     def read(api: Api, body: Any, notes: list[str]) -> schemas.ChatRequest | schemas.CompletionRequest:
-        """Return the request in OpenAI's form; fields that are ignored are noted, or refused."""
+        """Return the request in OpenAI's form."""
         request = api.to_openai(body, notes)
-        extra = dict([*body.extra_fields(), *request.extra_fields()])
+        check_extra([*body.extra_fields(), *request.extra_fields()], notes)
+        return request
+
+    def check_extra(fields: Iterable[tuple[tuple[str, ...], bool]], notes: list[str]) -> None:
+        """Note fields that are ignored. Raises RequestValidationError for others, and with --strict."""
+        extra = dict(fields)
         unknown = [path for path, ignored in extra.items() if ignored]
         if service.limits.strict and unknown:
             raise invalid_field(unknown[0], "extra_forbidden")
@@ -90,7 +98,6 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             raise invalid_field(unsupported[0], "none_required")
         if unknown:
             notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, unknown))}")
-        return request
 
     async def answer(api: Api, request: Request, body: Any) -> Response:
         require_name(body.model)
@@ -99,26 +106,28 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
         answers = Answers(llm, parsed, outputs.handles, openai.n)
         writer = api.writer(answers, body.model or listed[0], body)
-        disconnect = asyncio.ensure_future(wait_for_disconnect(request))
-        # A stream waits until its requests are queued: an error before that sets the HTTP status.
-        ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all(answers))
-        streams = False
         try:
-            await asyncio.wait((disconnect, ready), return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                return Response(status_code=499)
-            ready.result()
-            if not body.stream:
-                return JSONResponse(writer.full(), headers=headers)
-            streams = True
-            stream = event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
-            media = "application/x-ndjson" if api.as_lines else "text/event-stream"
-            return EventStreamResponse(stream, outputs.cancel, media, headers)
-        finally:
-            disconnect.cancel()
-            ready.cancel()
-            if not streams:
-                outputs.cancel()
+            # A stream waits until its requests are queued: an error before that sets the HTTP status.
+            await until_disconnect(request, outputs.queued() if body.stream else outputs.all(answers))
+        except BaseException:
+            outputs.cancel()
+            raise
+        if not body.stream:
+            return JSONResponse(writer.full(), headers=headers)
+        stream = event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
+        media = "application/x-ndjson" if api.as_lines else "text/event-stream"
+        return EventStreamResponse(stream, outputs.cancel, media, headers)
+
+    async def embeddings(api: EmbeddingApi, request: Request, body: EmbeddingsRequest) -> Response:
+        require_name(body.model)
+        target, notes = llm.target, list[str]()
+        if not isinstance(target, Embeds):
+            raise HTTPException(501, "this model makes no embeddings: serve a GGUF or transformers model")
+        check_extra(body.extra_fields(), notes)
+        texts = await asyncio.to_thread(input_tokens, llm, body, truncates=api.truncates)
+        vectors = await until_disconnect(request, service.run(partial(embed, target, texts, body)))
+        made = api.form(body.model or listed[0], vectors, sum(map(len, texts)))
+        return JSONResponse(made, headers=note_headers(notes))
 
     async def count_tokens(api: Api, _request: Request, body: Any) -> Json:
         require_name(body.model)
@@ -138,24 +147,29 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
                 404, f"no model {name!r} here; this server has {listed[0]!r} (GET /v1/models)"
             )
 
-    def add_route(path: str, run: Any, api: Api, **options: Any) -> None:
+    def add_route(path: str, run: Any, api: Any, kind: type[schemas.Body], **options: Any) -> None:
         async def endpoint(request: Request, body: Any) -> Any:
             try:
                 return await run(api, request, body)
             except RecursionError:
                 raise UsageError("the request is nested too deeply: make it flatter") from None
 
-        endpoint.__annotations__ |= {"request": Request, "body": api.body, "return": Any}
+        endpoint.__annotations__ |= {"request": Request, "body": kind, "return": Any}
         app.post(path, response_model=None, **options)(endpoint)
 
     for api in APIS:
         for path in api.paths:
             first = path == api.paths[0]
             streams = LINES if api.as_lines else EVENTS
-            add_route(path, answer, api, summary=api.summary, responses=streams, include_in_schema=first)
+            about = {"summary": api.summary, "include_in_schema": first}
+            add_route(path, answer, api, api.body, responses=streams, **about)
             if path in COUNTED:
-                about = {"summary": "Count the tokens of a request", "include_in_schema": first}
-                add_route(COUNTED[path], count_tokens, api, **about)
+                about["summary"] = "Count the tokens of a request"
+                add_route(COUNTED[path], count_tokens, api, api.body, **about)
+    for form in EMBEDDINGS:
+        for path in form.paths:
+            about = {"summary": form.summary, "include_in_schema": path == form.paths[0]}
+            add_route(path, embeddings, form, EmbeddingsRequest, **about)
     info.add_routes(app, service, listed, require_name)
 
     @app.get("/v1/health", include_in_schema=False)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 
 import paceline
 from paceline.server import schemas
@@ -53,15 +52,6 @@ def add_routes(
                 "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
             },
         }
-
-    @app.post("/v1/embeddings", include_in_schema=False)
-    @app.post("/embeddings", include_in_schema=False)
-    @app.post("/embedding", include_in_schema=False)
-    @app.post("/api/embed", include_in_schema=False)
-    @app.post("/api/embeddings", include_in_schema=False)
-    async def embeddings() -> None:
-        advice = "start llama-server --embeddings with an embedding model beside it"
-        raise HTTPException(501, f"this server computes no embeddings: {advice}")
 
     @app.post("/apply-template", summary="A chat as the model's prompt")
     def apply_template(body: schemas.ChatRequest) -> Json:

@@ -9,10 +9,12 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -21,7 +23,7 @@ from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
 from paceline.settings import make_settings
-from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+from paceline.speculative.errors import BusyError, ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
@@ -34,6 +36,7 @@ STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is 
 
 log = logging.getLogger("paceline.engine")
 AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
+T = TypeVar("T")
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
@@ -70,6 +73,39 @@ class ServerLimits(BaseModel):
         return sampling
 
 
+@dataclass(eq=False)
+class Job:
+    """What else the engine's thread does with the model. begin: makes the generator `steps`."""
+
+    begin: Callable[[], Generator[None, None, Any]]
+    steps: Generator[None, None, Any]
+    result: Future[Any]
+
+    def advance(self) -> bool:
+        """Run one step; return whether it was the last."""
+        try:
+            if not self.result.cancelled():
+                next(self.steps)
+                return False
+            self.end()
+        except StopIteration as done:
+            self.end(value=done.value)
+        except BusyError:
+            self.steps = self.begin()
+            return False
+        except Exception as error:
+            self.end(error=error)
+        return True
+
+    def end(self, value: Any = None, error: Exception | None = None) -> None:
+        self.steps.close()
+        with suppress(InvalidStateError):  # cancelled
+            if error is not None:
+                self.result.set_exception(error)
+            else:
+                self.result.set_result(value)
+
+
 class ServingEngine:
     """The engine of one server, and its thread: a context manager. The caller closes the model.
     chunk: the most prompt tokens in one pass."""
@@ -82,9 +118,10 @@ class ServingEngine:
         self._engine, self._clock = llm.engine, llm.engine.clock
         self._scheduler = llm.engine.scheduler(chunk)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # Guards `_handles` and `_closing`: nothing is submitted after it is set.
+        # Guards `_handles`, `_jobs` and `_closing`: nothing is submitted after it is set.
         self._lock = threading.Lock()
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
+        self._jobs: list[Job] = []
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
         self.pass_started = self._clock()
@@ -198,6 +235,24 @@ class ServingEngine:
         with self._lock:
             return list(self._handles.values())
 
+    async def run(self, begin: Callable[[], Generator[None, None, T]]) -> T:
+        """Return the result of a generator that uses the model, each of its steps between two passes. It
+        begins again while it gets no session. Raises QueueFullError, ClosingError, TooSlowError, and what
+        it raises."""
+        job = Job(begin, begin(), Future())
+        with self._lock:
+            if self.problem:
+                raise ClosingError(self.problem)
+            if len(self._jobs) > self.limits.queue:
+                raise QueueFullError("the queue is full: try again later")
+            self._jobs.append(job)
+        self._commands.put(lambda: None)  # wakes the thread
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return cast("T", await asyncio.wrap_future(job.result))
+        except TimeoutError:
+            raise TooSlowError(self._overdue(self.limits.timeout)) from None
+
     # The engine's thread calls what follows.
 
     def _run(self) -> None:
@@ -206,6 +261,7 @@ class ServingEngine:
                 self._drain_commands()
                 self.pass_started = self._clock()
                 self._expire()
+                self._run_jobs()
                 self._run_pass()
         except BaseException as error:  # a bug: clients must not wait for ever
             log.exception("the engine has failed")
@@ -216,6 +272,8 @@ class ServingEngine:
             closing = ClosingError(self.problem)
             for handle in self._open_handles():
                 self._fail(handle, closing)
+            for job in self._jobs:
+                job.end(error=closing)
             self._engine.grammars.close()
             try:
                 self._scheduler.close()
@@ -228,7 +286,7 @@ class ServingEngine:
     def _drain_commands(self) -> None:
         """Run the commands in the queue; wait for a command if no request runs."""
         with suppress(queue.Empty):
-            idle = self._scheduler.idle
+            idle = self._scheduler.idle and not self._jobs
             command = self._commands.get(timeout=IDLE_SECONDS) if idle else self._commands.get_nowait()
             while True:
                 command()
@@ -266,7 +324,20 @@ class ServingEngine:
         for handle in self._open_handles():
             timeout = handle.request.timeout
             if timeout is not None and handle.arrived < now - timeout:
-                self._cancel(handle, TooSlowError(f"the request exceeded its timeout of {timeout:g} seconds"))
+                self._cancel(handle, TooSlowError(self._overdue(timeout)))
+
+    @staticmethod
+    def _overdue(timeout: float) -> str:
+        return f"the request exceeded its timeout of {timeout:g} seconds"
+
+    def _run_jobs(self) -> None:
+        """Run one step of each job."""
+        for job in list(self._jobs):
+            with self._engine.exclusive():
+                is_over = job.advance()
+            if is_over:
+                with self._lock:
+                    self._jobs.remove(job)
 
     def _run_pass(self) -> None:
         if self._scheduler.idle:

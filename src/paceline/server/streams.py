@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -21,6 +21,7 @@ from paceline.server.service import ServingEngine
 from paceline.speculative.errors import ClosingError, PacelineError, TooSlowError, UsageError
 
 log = logging.getLogger("paceline.server")
+T = TypeVar("T")
 
 
 class CompletionOutputs:
@@ -136,7 +137,19 @@ def json_line(event: Event) -> str:
     return json.dumps(event[1], ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-async def wait_for_disconnect(request: Request) -> None:
-    """Return when the client has disconnected."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of what a request waits for. It is cancelled if the client disconnects."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = tasks = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HTTPException(499, "the client has disconnected")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
