@@ -15,10 +15,12 @@ from llama_cpp import Llama
 from openai import OpenAI
 
 import paceline
+from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.server.app import is_named
 from paceline.server.convert import from_chat
 from paceline.server.schemas import ChatRequest
 from paceline.server.security import SecurityRules
+from paceline.speculative.sampling import logprob
 from real_model import smollm2
 from serving import LONG, Served, serving
 
@@ -241,6 +243,36 @@ def test_what_an_api_cannot_do(path: str, body: Any, words: str, served: Served)
     answer = served.post_text(path, json.dumps(body))
     assert answer.status_code in (400, 501)
     assert words in answer.text
+
+
+def test_prompts_are_echoed_with_their_log_probabilities(served: Served, openai: OpenAI) -> None:
+    """As lm-eval asks for them: the tokens of several prompts, and one more."""
+    texts = ["The capital of France is Paris", "One, two, three, four, five, six, " * 20]
+    prompts = [served.post("/tokenize", {"content": text}).json()["tokens"] for text in texts]
+    ask: Any = {"model": "small", "echo": True, "logprobs": 1, "seed": 1, **GREEDY}
+    made = openai.completions.create(prompt=prompts, max_tokens=1, **ask).choices
+    target = served.service.llm.target
+    for choice, text, prompt in zip(made, texts, prompts, strict=True):
+        assert choice.text.startswith(text)
+        known: Any = choice.logprobs
+        assert (known.token_logprobs[0], known.top_logprobs[0], known.text_offset[0]) == (None, None, 0)
+        assert "".join(known.tokens) == choice.text
+        with served.service.llm.engine.exclusive():
+            rows = teacher_forced_logits(target, prompt, 1, 1)
+        plain = [logprob(row, token)[0] for row, token in zip(rows, prompt[1:], strict=True)]
+        assert np.abs(np.array(known.token_logprobs[1:-1]) - plain).max() < 0.05  # bfloat16: other rows
+        best = [max(top.values()) for top in known.top_logprobs[1:]]
+        assert all(top >= one for top, one in zip(best, known.token_logprobs[1:], strict=True))
+    whole = openai.completions.create(prompt=texts[0], max_tokens=0, **ask)
+    assert whole.usage is not None
+    assert (whole.choices[0].text, whole.usage.completion_tokens) == (texts[0], 0)
+    assert len(whole.choices[0].logprobs.tokens) == len(prompts[0])
+    for n in (0, 3):
+        stream = openai.completions.create(prompt=texts[0], max_tokens=n, stream=True, **ask)
+        chunks = [chunk.choices[0] for chunk in stream]
+        assert chunks[0].text == texts[0]
+        counts = [len(one.logprobs.tokens or ()) for one in chunks if one.logprobs is not None]
+        assert sum(counts) == len(prompts[0]) + n
 
 
 def test_embeddings_are_those_of_llama_cpp(served: Served, openai: OpenAI, llama: ollama.Client) -> None:

@@ -22,7 +22,7 @@ import paceline
 from paceline.backends.interface import Embeds
 from paceline.server import info, page, schemas
 from paceline.server.apis import APIS, COUNTED, Api
-from paceline.server.apis.answer import Answers
+from paceline.server.apis.answer import Answers, prompt_logprobs
 from paceline.server.apis.embeddings import EMBEDDINGS, EmbeddingApi, EmbeddingsRequest, embed, input_tokens
 from paceline.server.convert import ParsedRequest, chat_prompt, from_chat, from_completion
 from paceline.server.errors import install_handlers
@@ -38,6 +38,7 @@ from paceline.server.streams import (
 )
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable, truncated
+from paceline.speculative.stats import Logprob
 from paceline.text.chat_template import chat_sampling
 from paceline.text.messages import parse_tool_choice
 
@@ -103,8 +104,12 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         require_name(body.model)
         openai, parsed = await asyncio.to_thread(convert, api, body, request.state.client)
         headers = note_headers(parsed.notes)
+        n, prompts, scores = parsed.prompt_logprobs, parsed.requests[:: openai.n], list[list[Logprob]]()
+        for one in prompts if n is not None else ():
+            score = partial(prompt_logprobs, llm.target, one.prompt, n or 0)
+            scores.append(await until_disconnect(request, service.run(score)))
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
-        answers = Answers(llm, parsed, outputs.handles, openai.n)
+        answers = Answers(llm, parsed, outputs.handles, openai.n, scores)
         writer = api.writer(answers, body.model or listed[0], body)
         try:
             # A stream waits until its requests are queued: an error before that sets the HTTP status.

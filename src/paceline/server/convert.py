@@ -39,16 +39,22 @@ SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, n
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
     new_parser: makes the parser of an answer's thoughts and tool calls; None if there are neither.
-    notes: what was left out of the request or changed, one line each."""
+    notes: what was left out of the request or changed, one line each.
+    prompt_logprobs: how many of the likeliest tokens are reported in each place of the prompts, if any.
+    only_prompts: the answers, of one token, are not part of the response."""
 
     requests: Sequence[GenerationRequest]
     new_parser: Callable[[], AnswerParser] | None = None
     notes: tuple[str, ...] = ()
+    prompt_logprobs: int | None = None
+    only_prompts: bool = False
 
 
 def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str) -> ParsedRequest:
     """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
     prompts = prompts_of(request.prompt)
+    if request.echo and (request.suffix or isinstance(request, FimRequest)):
+        raise UsageError("echo and suffix: set at most one of them")
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
     notes = list[str]()
@@ -61,8 +67,11 @@ def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, 
             tokenised.append(infill_tokens(llm.target.text, llm.target.vocab, *texts, files))
         else:
             tokenised.append(prompt_tokens(llm, prompt))
-    requests = _requests(llm, limits, request, request.max_tokens, tokenised, notes, **fields)
-    return ParsedRequest(requests, notes=tuple(dict.fromkeys(notes)))
+    only_prompts = request.echo and request.max_tokens == 0
+    most = 1 if only_prompts else request.max_tokens
+    requests = _requests(llm, limits, request, most, tokenised, notes, **fields)
+    of_prompts = request.logprobs if request.echo else None
+    return ParsedRequest(requests, None, tuple(dict.fromkeys(notes)), of_prompts, only_prompts)
 
 
 def prompts_of(given: Any) -> list[Any]:

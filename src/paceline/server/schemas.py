@@ -204,7 +204,7 @@ class CompletionRequest(SamplingRequest):
 
     prompt: Prompts
     logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
-    echo: Literal[False] = False
+    echo: Annotated[bool, Field(description="Begin with the prompt; max_tokens 0: it alone.")] = False
     suffix: Annotated[Text | None, Field(description="What follows, for models with fill-in-the-middle.")] = (
         None
     )

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from paceline.api import LLM
+from paceline.backends.logit_drift import teacher_forced_passes
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.convert import ParsedRequest
 from paceline.server.schemas import Json
+from paceline.speculative.interfaces import Target
+from paceline.speculative.sampling import logprob
+from paceline.speculative.stats import Logprob
 
+SCORED_ROWS = 64  # tokens of a prompt in a pass that computes their log-probabilities
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
 Event = tuple[str, Json]  # its name, which may be empty, and its data
@@ -138,12 +143,21 @@ class AnswerState:
 
 
 class Answers:
-    """All answers of one HTTP request. n: answers to each of its prompts."""
+    """All answers of one HTTP request. n: answers to each of its prompts.
+    prompt_logprobs: of each prompt's tokens but the first, if they are wanted."""
 
-    def __init__(self, llm: LLM, parsed: ParsedRequest, handles: Sequence[RequestHandle], n: int) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        parsed: ParsedRequest,
+        handles: Sequence[RequestHandle],
+        n: int,
+        prompt_logprobs: Sequence[Sequence[Logprob]] = (),
+    ) -> None:
         new_parser = parsed.new_parser
         self.all = [AnswerState(handle, new_parser() if new_parser else None) for handle in handles]
         self._llm, self._n = llm, n
+        self.only_prompts, self._prompt_logprobs = parsed.only_prompts, prompt_logprobs
 
     @property
     def ends(self) -> list[Finish]:
@@ -161,13 +175,21 @@ class Answers:
 
     @property
     def n_tokens(self) -> int:
-        return sum(len(answer.handle.tokens) for answer in self.all)
+        return 0 if self.only_prompts else sum(len(answer.handle.tokens) for answer in self.all)
+
+    def prompt(self, index: int) -> tuple[list[int], list[Logprob | None]]:
+        """Return the tokens of an answer's prompt, and their log-probabilities if they are known."""
+        known = self._prompt_logprobs[index // self._n] if self._prompt_logprobs else ()
+        return list(self.all[index].handle.request.prompt), [None, *known]
 
     def prompt_text(self, index: int = 0) -> str:
         """Return a prompt with its control tokens."""
         return visible_text(self._llm, self.all[index].handle.request.prompt)
 
-    def text(self, token: int) -> str:
+    def text(self, token: int, *, visible: bool = False) -> str:
+        """Return a token's text. visible: also that of a control token."""
+        if visible:
+            return visible_text(self._llm, [token])
         return self._llm.target.text.piece(token).decode(errors="replace")
 
     def token_json(self, token: int, logprob: float) -> Json:
@@ -261,6 +283,18 @@ class BlockWriter(Writer):
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         for event in self._answers.all[index].events:
             yield from self.block_events(*event)
+
+
+def prompt_logprobs(target: Target, prompt: Sequence[int], n: int) -> Generator[None, None, list[Logprob]]:
+    """Return the log-probability of each token of a prompt but the first, with the `n` likeliest ones.
+    Yields between the passes."""
+    caps, out = target.caps, list[Logprob]()
+    rows = 1 if caps.rollback == "none" else min(SCORED_ROWS, caps.max_batch_tokens, 1 + caps.max_tree_nodes)
+    for logits in teacher_forced_passes(target, prompt, 1, rows):
+        following = prompt[len(out) + 1 :]
+        out += [Logprob(*logprob(row, token, n)) for row, token in zip(logits, following, strict=False)]
+        yield
+    return out
 
 
 def visible_text(llm: LLM, tokens: Sequence[int]) -> str:

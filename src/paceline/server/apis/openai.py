@@ -12,6 +12,7 @@ from typing import Any
 from paceline.request_handle import StepOutput
 from paceline.server.apis.answer import Answers, Event, Writer, finite_logprob
 from paceline.server.apis.parts import Notes
+from paceline.server.convert import prompts_of
 from paceline.server.schemas import ChatRequest, CompletionRequest, FimRequest, Json, StreamOptions
 from paceline.speculative.errors import UsageError
 from paceline.speculative.stats import Logprob
@@ -34,6 +35,9 @@ class OpenAiWriter(Writer):
         self._chat = chat = isinstance(body, ChatRequest | FimRequest)
         self._options = body.stream_options or StreamOptions()
         self._report = body.speculative is not None and body.speculative.report
+        self._prompts: list[Any] = []  # that answers begin with
+        if isinstance(body, CompletionRequest) and body.echo:
+            self._prompts = prompts_of(body.prompt)
         self._logprobs = body.logprobs is not None and body.logprobs is not False
         self._parts: list[list[tuple[str, str]]] = [[] for _ in answers.all]  # not yet in a chunk
         self._n_ended = 0
@@ -42,14 +46,18 @@ class OpenAiWriter(Writer):
         self._offsets: Counter[int] = Counter()
 
     def begin(self) -> Iterator[Event]:
-        """Yield a chat's first chunks, which have the role."""
-        role = {"role": "assistant", "content": None}
-        for at, _ in enumerate(self._answers.all if self._chat else ()):
-            yield self._chunk([self._streamed(at, role)])
+        """Yield a chat's first chunks, which have the role, or those of prompts."""
+        for at, _ in enumerate(self._answers.all if self._chat or self._prompts else ()):
+            text, tokens, known = self._beginning(at)
+            begin: Any = {"role": "assistant", "content": None} if self._chat else text
+            logprobs = self._logprobs_json(at, tokens, known) if tokens else None
+            yield self._chunk([self._streamed(at, begin, logprobs)])
 
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         """Yield the chunks of one output. The last one of all answers has the timings."""
         end = update.finish
+        if self._answers.only_prompts:
+            update, deltas = StepOutput(finish=end), ()
         if self._body.return_progress:
             for progress in self._answers.progress(index, update):
                 name, chunk = self._chunk([self._streamed(index, {} if self._chat else "")])
@@ -108,15 +116,25 @@ class OpenAiWriter(Writer):
 
     def _finished(self, index: int) -> Json:
         answer = self._answers.all[index]
-        handle = answer.handle
-        text: Json = {"message": {**answer.message, "refusal": None}} if self._chat else {"text": handle.text}
+        handle, (text, tokens, logprobs) = answer.handle, self._beginning(index)
+        if not self._answers.only_prompts:
+            text, tokens, logprobs = text + handle.text, tokens + handle.tokens, [*logprobs, *handle.logprobs]
+        made: Json = {"message": {**answer.message, "refusal": None}} if self._chat else {"text": text}
         return {
             "index": index,
-            "logprobs": self._logprobs_json(index, handle.tokens, handle.logprobs),
+            "logprobs": self._logprobs_json(index, tokens, logprobs),
             "finish_reason": answer.finish_reason,
-            **text,
+            **made,
             **({"token_ids": list(handle.tokens)} if self._body.return_token_ids else {}),
         }
+
+    def _beginning(self, index: int) -> tuple[str, list[int], list[Logprob | None]]:
+        """Return what an answer begins with: its prompt, with `echo`."""
+        if not self._prompts:
+            return "", [], []
+        given = self._prompts[index // self._body.n]
+        text = given if isinstance(given, str) else self._answers.prompt_text(index)
+        return text, *self._answers.prompt(index)
 
     def _chunk(self, choices: list[Json]) -> Event:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
@@ -129,7 +147,9 @@ class OpenAiWriter(Writer):
         field = "delta" if self._chat else "text"
         return {"index": index, field: delta, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprobs_json(self, index: int, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json | None:
+    def _logprobs_json(
+        self, index: int, tokens: Sequence[int], logprobs: Sequence[Logprob | None]
+    ) -> Json | None:
         if not self._logprobs:
             return None
         text, token_json = self._answers.text, self._answers.token_json
@@ -137,15 +157,19 @@ class OpenAiWriter(Writer):
             content = [
                 {**token_json(token, one.logprob), "top_logprobs": [token_json(*top) for top in one.top]}
                 for token, one in zip(tokens, logprobs, strict=True)
+                if one is not None
             ]
             return {"content": content, "refusal": None}
-        texts = [text(token) for token in tokens]
+        texts = [text(token, visible=bool(self._prompts)) for token in tokens]
+        tops = [
+            None if it is None else {text(token): finite_logprob(x) for token, x in it.top} for it in logprobs
+        ]
         offsets = list(accumulate(map(len, texts), initial=self._offsets[index]))
         self._offsets[index] = offsets.pop()
         return {
             "tokens": texts,
-            "token_logprobs": [finite_logprob(it.logprob) for it in logprobs],
-            "top_logprobs": [{text(token): finite_logprob(x) for token, x in it.top} for it in logprobs],
+            "token_logprobs": [None if it is None else finite_logprob(it.logprob) for it in logprobs],
+            "top_logprobs": tops,
             "text_offset": offsets,
         }
 
