@@ -140,7 +140,7 @@ def serve(
 
     from paceline.server import listen, replicas
     from paceline.server.security import LOCAL
-    from paceline.server.settings import ServerSettings
+    from paceline.server.settings import ServerSettings, with_context
 
     local = host in LOCAL
     if not local and not keys:
@@ -177,10 +177,11 @@ def serve(
     listening = listen.bind(host, port)  # a port in use is an error before a model is looked for and loaded
     try:
         engine = replace(loading.engine, sessions=config.sessions)
-        with load_options(resolve_models(replace(loading, engine=engine))) as llm:
+        with load_options(with_context(resolve_models(replace(loading, engine=engine)))) as llm:
             service, app = config.server(llm, rules)
             url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-            print_note(f"{names[0]} at {url}/v1, a page at {url}/")
+            context = f"{llm.target.caps.n_ctx:,} tokens of context"
+            print_note(f"{names[0]} at {url}/v1, a page at {url}/, {context}")
             listen.run(app, service, listening, config.shutdown_timeout)
     finally:
         listening.close()

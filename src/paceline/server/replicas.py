@@ -25,7 +25,7 @@ from paceline.server import listen
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
 from paceline.server.metrics import prometheus_text
 from paceline.server.security import App
-from paceline.server.settings import ServerSettings, parse_replica_range
+from paceline.server.settings import ServerSettings, parse_replica_range, with_context
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Replica:
 
         self._name = serve.get_replica_context().replica_id.unique_id
         rules = replace(settings.rules(), replica=self._name)
-        self._llm = load_options(settings.loading())
+        self._llm = load_options(with_context(settings.loading()))
         self._service, self._app = settings.server(self._llm, rules)
         self._app.router.routes.insert(0, Route("/metrics", self._metrics))  # replaces the server's route
 

@@ -12,13 +12,19 @@ from fastapi import FastAPI
 from pydantic import ConfigDict, Field, field_validator
 
 from paceline.api import LLM
-from paceline.models.resolve import default_name
+from paceline.doctor.draft_advice import CACHE_SCALE
+from paceline.hardware.probe import free_memory
+from paceline.models.headers.header import facts_or_note
+from paceline.models.resolve import default_name, file_of
 from paceline.server import app, listen
 from paceline.server.keys import keys_of
 from paceline.server.security import SecurityRules
 from paceline.server.service import PREFILL_CHUNK_TOKENS, Positive, ServerLimits, ServingEngine
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
+
+MIN_CONTEXT, MAX_CONTEXT = 4096, 32768  # tokens that are chosen for each slot; agents begin with 16,000
+CACHE_SHARE = 0.5  # of the memory that is free beside the weights
 
 
 class ServerSettings(ServerLimits):
@@ -83,6 +89,21 @@ class ServerSettings(ServerLimits):
         if engine.threads is None and self.num_cpus >= 1:
             engine = replace(engine, threads=int(self.num_cpus))
         return replace(self.load, target=self.load.target or "zoo:smollm2", engine=engine)
+
+
+def with_context(options: LoadOptions) -> LoadOptions:
+    """Return options with a context for each slot, if none is given: as long as the model was trained for,
+    and as there is memory for. Models on a GPU, or whose file does not say, have the loader's default."""
+    engine, target = options.engine, options.target
+    if engine.n_ctx or engine.gpu_layers or target is None:
+        return options
+    facts = facts_or_note(file_of(target), lambda _: None)
+    if facts is None or not facts.n_ctx:
+        return options
+    each = engine.sessions * facts.kv_bytes * CACHE_SCALE.get(engine.cache_type, 1.0)
+    room = CACHE_SHARE * max(0, free_memory() - facts.size)
+    fits = min(MAX_CONTEXT, int(room / each) // 256 * 256) if each else MAX_CONTEXT
+    return replace(options, engine=replace(engine, n_ctx=min(facts.n_ctx, max(MIN_CONTEXT, fits))))
 
 
 def parse_replica_range(replicas: str) -> tuple[int, int]:
