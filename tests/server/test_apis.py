@@ -336,7 +336,7 @@ def test_answers_are_parsed_with_their_control_tokens(
     llm = served.service.llm
     monkeypatch.setitem(vars(llm), "visible_control_tokens", {5: b"<mark>"})
     tools = [{"type": "function", "function": {"name": "time", "parameters": TIME}}]
-    parsed = from_chat(llm, served.service.limits, ChatRequest(messages=HI, tools=tools))
+    parsed = from_chat(llm, served.service.limits, ChatRequest(messages=HI, tools=tools), "", [])
     assert parsed.requests[0].visible_control_tokens == {5: b"<mark>"}
 
 

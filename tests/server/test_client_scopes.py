@@ -19,7 +19,7 @@ def accepted(service: ServingEngine, client: str) -> int:
     """Return the accepted tokens of `suffix` in an answer that is the same every time."""
     outputs: queue.Queue[StepOutput] = queue.Queue()
     body = CompletionRequest.model_validate(REQUEST)
-    parsed = from_completion(service.llm, service.limits, body, client)
+    parsed = from_completion(service.llm, service.limits, body, client, [])
     service.submit(parsed.requests, lambda _, output: outputs.put(output))
     while (finish := outputs.get(timeout=60).finish) is None:
         pass

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +39,6 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable, truncated
 from paceline.speculative.stats import Logprob
 from paceline.text.chat_template import chat_sampling
-from paceline.text.messages import parse_tool_choice
 
 log = logging.getLogger("paceline.server")
 NOTE_HEADER = "x-paceline-note"  # what was left out of a request or changed
@@ -70,18 +68,15 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     )
 
     def convert(
-        api: Api, body: Any, client: str
+        api: Api, body: Any, client: str, notes: list[str]
     ) -> tuple[schemas.ChatRequest | schemas.CompletionRequest, ParsedRequest]:
         """Return the request in OpenAI's form, and the engine's requests. It may take long."""
-        notes, limits = list[str](), service.limits
+        limits = service.limits
         if api.own_sampling:
             limits = limits.model_copy(update={"sampling": chat_sampling(llm.target, limits.sampling)})
         request = read(api, body, notes)
-        if isinstance(request, schemas.ChatRequest):
-            parsed = from_chat(llm, limits, request, client)
-        else:
-            parsed = from_completion(llm, limits, request, client)
-        return request, replace(parsed, notes=(*notes, *parsed.notes))
+        parse: Any = from_chat if isinstance(request, schemas.ChatRequest) else from_completion
+        return request, parse(llm, limits, request, client, notes)
 
     def read(api: Api, body: Any, notes: list[str]) -> schemas.ChatRequest | schemas.CompletionRequest:
         """Return the request in OpenAI's form."""
@@ -102,8 +97,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     async def answer(api: Api, request: Request, body: Any) -> Response:
         require_name(body.model)
-        openai, parsed = await asyncio.to_thread(convert, api, body, request.state.client)
-        headers = note_headers(parsed.notes)
+        notes = list[str]()
+        openai, parsed = await asyncio.to_thread(convert, api, body, request.state.client, notes)
+        headers = note_headers(notes)
         n, prompts, scores = parsed.prompt_logprobs, parsed.requests[:: openai.n], list[list[Logprob]]()
         for one in prompts if n is not None else ():
             score = partial(prompt_logprobs, llm.target, one.prompt, n or 0)
@@ -140,8 +136,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         def counted() -> int:
             chat = read(api, body, [])
             assert isinstance(chat, schemas.ChatRequest)
-            choice = parse_tool_choice(chat.tools, chat.tool_choice)
-            return len(chat_prompt(llm, chat, choice.tools, [])) if chat.messages else 0
+            return len(chat_prompt(llm, chat, [])) if chat.messages else 0
 
         return {"input_tokens": await asyncio.to_thread(counted)}
 

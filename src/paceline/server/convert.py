@@ -39,39 +39,38 @@ SAMPLERS = [name for name in SamplingRequest.model_fields if hasattr(Sampling, n
 class ParsedRequest:
     """The engine's requests of one HTTP request, one for each answer.
     new_parser: makes the parser of an answer's thoughts and tool calls; None if there are neither.
-    notes: what was left out of the request or changed, one line each.
     prompt_logprobs: how many of the likeliest tokens are reported in each place of the prompts, if any.
     only_prompts: the answers, of one token, are not part of the response."""
 
     requests: Sequence[GenerationRequest]
     new_parser: Callable[[], AnswerParser] | None = None
-    notes: tuple[str, ...] = ()
     prompt_logprobs: int | None = None
     only_prompts: bool = False
 
 
-def from_completion(llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str) -> ParsedRequest:
-    """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError."""
+def from_completion(
+    llm: LLM, limits: ServerLimits, request: CompletionRequest, client: str, notes: list[str]
+) -> ParsedRequest:
+    """Return `n` requests for each prompt, in the order of the prompts. Raises UsageError.
+    notes: gets what is left out of the request or changed, one line each."""
     prompts = prompts_of(request.prompt)
-    if request.echo and (request.suffix or isinstance(request, FimRequest)):
+    fills_in = bool(request.suffix) or isinstance(request, FimRequest)
+    if request.echo and fills_in:
         raise UsageError("echo and suffix: set at most one of them")
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    notes = list[str]()
     fields: dict[str, Any] = {"grammar": request_grammar(request), "client": client}
     fields |= {"logprobs": request.logprobs}
-    tokenised = list[Sequence[int]]()
-    for prompt in prompts:
-        if request.suffix or isinstance(request, FimRequest):
-            texts, files = (typed.text("prompt", prompt), request.suffix or ""), request.fim_files
-            tokenised.append(infill_tokens(llm.target.text, llm.target.vocab, *texts, files))
-        else:
-            tokenised.append(prompt_tokens(llm, prompt))
+    if fills_in:
+        infill = partial(infill_tokens, llm.target.text, llm.target.vocab)
+        after, files = request.suffix or "", request.fim_files
+        tokenised = [infill(typed.text("prompt", prompt), after, files) for prompt in prompts]
+    else:
+        tokenised = [prompt_tokens(llm, prompt) for prompt in prompts]
     only_prompts = request.echo and request.max_tokens == 0
     most = 1 if only_prompts else request.max_tokens
     requests = _requests(llm, limits, request, most, tokenised, notes, **fields)
-    of_prompts = request.logprobs if request.echo else None
-    return ParsedRequest(requests, None, tuple(dict.fromkeys(notes)), of_prompts, only_prompts)
+    return ParsedRequest(requests, None, request.logprobs if request.echo else None, only_prompts)
 
 
 def prompts_of(given: Any) -> list[Any]:
@@ -102,10 +101,11 @@ def prompt_tokens(llm: LLM, prompt: Any) -> list[int]:
     return tokens
 
 
-def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str = "") -> ParsedRequest:
+def from_chat(
+    llm: LLM, limits: ServerLimits, request: ChatRequest, client: str, notes: list[str]
+) -> ParsedRequest:
     """Return `n` requests; none for a chat without messages, which clients send to try a server.
-    Raises UsageError, and ModelError if the model's template cannot be used."""
-    notes = list[str]()
+    Raises UsageError, and ModelError if the model's template cannot be used. notes: see from_completion."""
     if not request.messages:
         return ParsedRequest([])
     fields: dict[str, Any] = {"client": client, "logprobs": None}
@@ -116,7 +116,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     choice = parse_tool_choice(request.tools, request.tool_choice)
     grammar, prefix, form = request_grammar(request), "", llm.tool_support.format
     thought = llm.tool_support.thought
-    tokens = chat_prompt(llm, request, choice.tools, notes)
+    tokens = chat_prompt(llm, request, notes)
     end = llm.prompt_end(tokens)
     given = request.messages[-1].get("content") if request.continue_final_message else None
     is_open = thought is not None and thought.is_open(end, content_text("content", given or ""))
@@ -135,7 +135,7 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
             prefix = thought.content
     close = f"{thought.close}\n\n" if thought is not None and is_open and not thinks else ""
     if close or prefix:
-        tokens = chat_prompt(llm, request, choice.tools, notes, close + prefix)
+        tokens = chat_prompt(llm, request, notes, close + prefix)
     new_parser = None
     if choice.tools or thought is not None:
         parser = partial(AnswerParser, form, choice.tools, prefix=prefix)
@@ -143,13 +143,12 @@ def from_chat(llm: LLM, limits: ServerLimits, request: ChatRequest, client: str 
     fields["visible_control_tokens"] = {} if new_parser is None else llm.visible_control_tokens
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     requests = _requests(llm, limits, request, most, [tokens], notes, grammar=grammar, **fields)
-    return ParsedRequest(requests, new_parser, tuple(dict.fromkeys(notes)))
+    return ParsedRequest(requests, new_parser)
 
 
-def chat_prompt(
-    llm: LLM, request: ChatRequest, tools: Sequence[Any], notes: list[str], answer: str = ""
-) -> list[int]:
+def chat_prompt(llm: LLM, request: ChatRequest, notes: list[str], answer: str = "") -> list[int]:
     """Return the tokens of a chat. Raises what `from_chat` raises."""
+    tools = parse_tool_choice(request.tools, request.tool_choice).tools
     if not llm.has_chat_template:
         use = "use /v1/completions, or serve an instruct model"
         raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
@@ -234,9 +233,7 @@ def _requests(
 
 
 def to_sampling(llm: LLM, request: SamplingRequest, defaults: Mapping[str, float]) -> Sampling:
-    values: dict[str, Any] = {
-        name: value for name in SAMPLERS if (value := getattr(request, name)) is not None
-    }
+    values = {name: value for name in SAMPLERS if (value := getattr(request, name)) is not None}
     values |= {name: value for name, value in defaults.items() if name not in request.model_fields_set}
     values["top_k"] = max(0, values["top_k"])
     if not values["temperature"] and not values.get("dynatemp_range"):

@@ -16,7 +16,6 @@ from paceline.server.schemas import Json
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import UsageError
 from paceline.text.chat_template import chat_sampling
-from paceline.text.messages import parse_tool_choice
 
 OLLAMA_VERSION = "0.12.0"  # whose API this server has; clients refuse older ones
 
@@ -55,9 +54,7 @@ def add_routes(
 
     @app.post("/apply-template", summary="A chat as the model's prompt")
     def apply_template(body: schemas.ChatRequest) -> Json:
-        choice = parse_tool_choice(body.tools, body.tool_choice)
-        tokens = chat_prompt(llm, body, choice.tools, [])
-        return {"prompt": visible_text(llm, tokens)}
+        return {"prompt": visible_text(llm, chat_prompt(llm, body, []))}
 
     @app.get("/props", summary="llama-server's properties")
     async def props() -> Json:

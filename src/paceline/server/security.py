@@ -216,11 +216,8 @@ def replayed(messages: deque[Message], receive: Receive) -> Receive:
 
 
 async def send_error(send: Send, refused: RequestRejected, receive: Receive, path: str) -> None:
-    status = refused.status
-    kind = {401: "authentication_error"}.get(
-        status, "server_error" if status >= 500 else "invalid_request_error"
-    )
-    body = json.dumps(ErrorInfo(status, str(refused), kind, refused.code).body(path)).encode()
+    status, kind = refused.status, "authentication_error" if refused.status == 401 else ""
+    body = json.dumps(ErrorInfo(status, str(refused), refused.code, kind=kind).body(path)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -37,6 +37,9 @@ class ReasoningOptions(Body):
     summary: str | None = None
 
 
+SAME = ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token")
+
+
 class ResponsesRequest(Body):
     """POST /v1/responses"""
 
@@ -65,21 +68,14 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     """Return the chat that a request for a response asks for."""
     for field in ("previous_response_id", "conversation", "background"):
         if getattr(body, field):
-            raise UsageError(
-                f"{field}: this server stores no responses: send the whole conversation as input"
-            )
+            raise UsageError(f"{field}: this server stores no responses: send the whole conversation")
     for field in ("metadata", "tools", "tool_choice"):  # which the response repeats
         copy_json(field, getattr(body, field))
     copy_json("text: its format", body.text.format)
-    messages: list[Json] = []
-    if body.instructions:
-        messages.append({"role": "system", "content": body.instructions})
-    if isinstance(body.input, str):
-        messages += [{"role": "user", "content": body.input}] if body.input else []
-    else:
-        for at, item in enumerate(body.input):
-            _add_item(messages, f"input[{at}]", item, notes)
-        messages = [_finished(message) for message in messages]
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else list[Json]()
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    for at, item in enumerate(items if body.input else ()):
+        _add_item(messages, f"input[{at}]", item, notes)
     tools: list[Json] | None = None
     choice: Any = body.tool_choice
     if body.tools is not None:
@@ -90,15 +86,17 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
         if tools is not None and kind == "allowed_tools":
             allowed = [one.get("name") for one in choice.get("tools") or () if isinstance(one, dict)]
             tools = [tool for tool in tools if tool["function"].get("name") in allowed]
-        named = {"type": "function", "function": {"name": name}}
+        named: Json = {"type": "function", "function": {"name": name}}
         choice = named if kind == "function" else choice.get("mode", "auto")
     form = body.text.format
     if form is not None and form.get("type") == "json_schema":
         form = {"type": "json_schema", "json_schema": _without_type(form)}
     return chat_request(
         body,
-        ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token"),
-        messages=messages,
+        SAME,
+        messages=[
+            {**one, "content": one["content"] or None} if "tool_calls" in one else one for one in messages
+        ],
         max_tokens=body.max_output_tokens,
         tools=tools,
         tool_choice=choice if tools else None,
@@ -114,7 +112,7 @@ def _add_item(messages: list[Json], where: str, item: Json, notes: Notes) -> Non
         content = item.get("content")
         if isinstance(content, list):
             content = [_part(part) for part in content]
-        last = messages[-1] if messages else {}
+        last: Json = messages[-1] if messages else {}
         if item.get("role") == "assistant" and last.get("role") == "assistant" and not last["content"]:
             last["content"] = content  # after its thoughts
             return
@@ -148,11 +146,6 @@ def _part(part: Any) -> Any:
     if part.get("type") == "refusal":
         return {"type": "text", "text": part.get("refusal")}
     return {**part, "type": "text"} if part.get("type") in TEXT_PARTS else part
-
-
-def _finished(message: Json) -> Json:
-    has_calls = message.get("tool_calls") and not message["content"]
-    return {**message, "content": None} if has_calls else message
 
 
 def _without_type(one: Json) -> Json:
@@ -192,7 +185,8 @@ class ResponsesWriter(BlockWriter):
         inner = item_id if block.kind == "call" else {**item_id, "content_index": 0}
         if action == "start":
             item = self._item(block, "in_progress")
-            yield self._event("response.output_item.added", item={**item, **_emptied(item)}, **at)
+            empty: Json = {"arguments": ""} if block.kind == "call" else {"content": []}
+            yield self._event("response.output_item.added", item={**item, **empty}, **at)
             if block.kind != "call":
                 yield self._event("response.content_part.added", part=_part_of(block, ""), **inner)
         elif action == "text":
@@ -201,11 +195,14 @@ class ResponsesWriter(BlockWriter):
                 extra["timings"] = self._answers.timings()
             yield self._event(f"{DELTAS[block.kind]}.delta", delta=text, **inner, **extra)
         else:
-            if block.kind == "call":
-                yield self._event(f"{DELTAS['call']}.done", arguments=block.text, name=block.name, **inner)
-            else:
-                extra = {"logprobs": []} if block.kind == "text" else {}
-                yield self._event(f"{DELTAS[block.kind]}.done", text=block.text, **inner, **extra)
+            done = (
+                {"arguments": block.text, "name": block.name}
+                if block.kind == "call"
+                else {"text": block.text}
+            )
+            extra = {"logprobs": []} if block.kind == "text" else {}
+            yield self._event(f"{DELTAS[block.kind]}.done", **done, **inner, **extra)
+            if block.kind != "call":
                 yield self._event("response.content_part.done", part=_part_of(block, block.text), **inner)
             yield self._event("response.output_item.done", item=self._item(block, self._status(block)), **at)
 
@@ -235,18 +232,18 @@ class ResponsesWriter(BlockWriter):
     def full(self) -> Json:
         answers = self._answers.all
         cut = bool(answers) and answers[0].finish.is_truncated
-        response = self._response("incomplete" if cut else "completed")
-        response["output"] = [self._item(block, self._status(block)) for block in self._blocks]
-        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
-        cached, read, written = self._answers.n_cached, self._answers.n_prompt, self._answers.n_tokens
-        response["usage"] = {
-            "input_tokens": read,
-            "input_tokens_details": {"cached_tokens": cached},
-            "output_tokens": written,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": read + written,
+        read, written = self._answers.n_prompt, self._answers.n_tokens
+        return self._response("incomplete" if cut else "completed") | {
+            "output": [self._item(block, self._status(block)) for block in self._blocks],
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "usage": {
+                "input_tokens": read,
+                "input_tokens_details": {"cached_tokens": self._answers.n_cached},
+                "output_tokens": written,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": read + written,
+            },
         }
-        return response
 
     def _response(self, status: str) -> Json:
         body = self._body
@@ -279,7 +276,3 @@ class ResponsesWriter(BlockWriter):
 def _part_of(block: ContentBlock, text: str) -> Json:
     extra: Json = {"annotations": [], "logprobs": []} if block.kind == "text" else {}
     return {"type": PARTS[block.kind], "text": text, **extra}
-
-
-def _emptied(item: Json) -> Json:
-    return {"arguments": ""} if "arguments" in item else {"content": []}
