@@ -10,9 +10,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
@@ -32,6 +31,8 @@ from paceline.text.grammar import CompiledGrammar
 
 PREFILL_CHUNK_TOKENS = 512  # prompt tokens in a pass; it bounds the inter-token latency of other requests
 IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
+BUSY_SECONDS = 0.02  # until a job looks for a session again
+OVERDUE = "the request exceeded its timeout of {:g} seconds"
 STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
 
 log = logging.getLogger("paceline.engine")
@@ -73,39 +74,6 @@ class ServerLimits(BaseModel):
         return sampling
 
 
-@dataclass(eq=False)
-class Job:
-    """What else the engine's thread does with the model. begin: makes the generator `steps`."""
-
-    begin: Callable[[], Generator[None, None, Any]]
-    steps: Generator[None, None, Any]
-    result: Future[Any]
-
-    def advance(self) -> bool:
-        """Run one step; return whether it was the last."""
-        try:
-            if not self.result.cancelled():
-                next(self.steps)
-                return False
-            self.end()
-        except StopIteration as done:
-            self.end(value=done.value)
-        except BusyError:
-            self.steps = self.begin()
-            return False
-        except Exception as error:
-            self.end(error=error)
-        return True
-
-    def end(self, value: Any = None, error: Exception | None = None) -> None:
-        self.steps.close()
-        with suppress(InvalidStateError):  # cancelled
-            if error is not None:
-                self.result.set_exception(error)
-            else:
-                self.result.set_result(value)
-
-
 class ServingEngine:
     """The engine of one server, and its thread: a context manager. The caller closes the model.
     chunk: the most prompt tokens in one pass."""
@@ -118,10 +86,10 @@ class ServingEngine:
         self._engine, self._clock = llm.engine, llm.engine.clock
         self._scheduler = llm.engine.scheduler(chunk)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # Guards `_handles`, `_jobs` and `_closing`: nothing is submitted after it is set.
+        # Guards `_handles` and `_closing`: nothing is submitted after it is set.
         self._lock = threading.Lock()
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
-        self._jobs: list[Job] = []
+        self._jobs, self._n_jobs = ThreadPoolExecutor(1, "paceline-job"), 0
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
         self.pass_started = self._clock()
@@ -222,6 +190,7 @@ class ServingEngine:
         ended within `patience` seconds; None: wait for its end."""
         self.announce_shutdown()
         self._commands.put(self._stop)
+        self._jobs.shutdown(wait=patience is None, cancel_futures=True)
         self._thread.join(patience)
         return not self._thread.is_alive()
 
@@ -236,22 +205,36 @@ class ServingEngine:
             return list(self._handles.values())
 
     async def run(self, begin: Callable[[], Generator[None, None, T]]) -> T:
-        """Return the result of a generator that uses the model, each of its steps between two passes. It
-        begins again while it gets no session. Raises QueueFullError, ClosingError, TooSlowError, and what
-        it raises."""
-        job = Job(begin, begin(), Future())
-        with self._lock:
-            if self.problem:
-                raise ClosingError(self.problem)
-            if len(self._jobs) > self.limits.queue:
-                raise QueueFullError("the queue is full: try again later")
-            self._jobs.append(job)
-        self._commands.put(lambda: None)  # wakes the thread
+        """Return the result of a generator that uses the model, in a thread beside the engine's: each of its
+        steps has a turn between two passes. It begins again while there is no session for it.
+        Raises QueueFullError, ClosingError and TooSlowError, and what it raises."""
+        if self._n_jobs > self.limits.queue:
+            raise QueueFullError("the queue is full: try again later")
+        over, loop = threading.Event(), asyncio.get_running_loop()
+        self._n_jobs += 1
         try:
             async with asyncio.timeout(self.limits.timeout):
-                return cast("T", await asyncio.wrap_future(job.result))
+                return await loop.run_in_executor(self._jobs, self._run_steps, begin, over)
         except TimeoutError:
-            raise TooSlowError(self._overdue(self.limits.timeout)) from None
+            raise TooSlowError(OVERDUE.format(self.limits.timeout)) from None
+        finally:
+            self._n_jobs -= 1
+            over.set()
+
+    def _run_steps(self, begin: Callable[[], Generator[None, None, T]], over: threading.Event) -> T:
+        steps = begin()
+        while not (over.is_set() or self.problem):
+            try:
+                with self._engine.exclusive():
+                    next(steps)
+            except StopIteration as done:
+                return cast("T", done.value)
+            except BusyError:
+                steps = begin()
+                over.wait(BUSY_SECONDS)
+        with self._engine.exclusive():
+            steps.close()
+        raise ClosingError(self.problem)
 
     # The engine's thread calls what follows.
 
@@ -261,7 +244,6 @@ class ServingEngine:
                 self._drain_commands()
                 self.pass_started = self._clock()
                 self._expire()
-                self._run_jobs()
                 self._run_pass()
         except BaseException as error:  # a bug: clients must not wait for ever
             log.exception("the engine has failed")
@@ -272,8 +254,6 @@ class ServingEngine:
             closing = ClosingError(self.problem)
             for handle in self._open_handles():
                 self._fail(handle, closing)
-            for job in self._jobs:
-                job.end(error=closing)
             self._engine.grammars.close()
             try:
                 self._scheduler.close()
@@ -286,7 +266,7 @@ class ServingEngine:
     def _drain_commands(self) -> None:
         """Run the commands in the queue; wait for a command if no request runs."""
         with suppress(queue.Empty):
-            idle = self._scheduler.idle and not self._jobs
+            idle = self._scheduler.idle
             command = self._commands.get(timeout=IDLE_SECONDS) if idle else self._commands.get_nowait()
             while True:
                 command()
@@ -324,20 +304,7 @@ class ServingEngine:
         for handle in self._open_handles():
             timeout = handle.request.timeout
             if timeout is not None and handle.arrived < now - timeout:
-                self._cancel(handle, TooSlowError(self._overdue(timeout)))
-
-    @staticmethod
-    def _overdue(timeout: float) -> str:
-        return f"the request exceeded its timeout of {timeout:g} seconds"
-
-    def _run_jobs(self) -> None:
-        """Run one step of each job."""
-        for job in list(self._jobs):
-            with self._engine.exclusive():
-                is_over = job.advance()
-            if is_over:
-                with self._lock:
-                    self._jobs.remove(job)
+                self._cancel(handle, TooSlowError(OVERDUE.format(timeout)))
 
     def _run_pass(self) -> None:
         if self._scheduler.idle:
