@@ -17,6 +17,7 @@ from paceline.server.schemas import Json
 from paceline.speculative.interfaces import Target
 from paceline.speculative.sampling import logprob
 from paceline.speculative.stats import Logprob
+from paceline.text.tools.parser import AnswerParser, AssistantMessage, MessageDelta
 
 SCORED_ROWS = 64  # tokens of a prompt in a pass that computes their log-probabilities
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
@@ -44,77 +45,53 @@ BlockEvent = tuple[
 ]  # ("start", block, ""), ("text", block, what is new), ("stop", ...)
 
 
-class Blocks:
-    """OpenAI's deltas as a sequence of blocks: thoughts, text, and calls."""
-
-    def __init__(self) -> None:
-        self.all: list[ContentBlock] = []
-
-    def text(self, kind: str) -> str:
-        return "".join(block.text for block in self.all if block.kind == kind)
-
-    @property
-    def calls(self) -> list[ContentBlock]:
-        return [block for block in self.all if block.kind == "call"]
-
-    def feed(self, delta: Json) -> Iterator[BlockEvent]:
-        """Add a delta; yield what it begins, continues and ends."""
-        if reasoning := delta.get("reasoning_content"):
-            yield from self._add("reasoning", reasoning)
-        if content := delta.get("content"):
-            yield from self._add("text", content)
-        for call in delta.get("tool_calls") or ():
-            function = call["function"]
-            if call["index"] == len(self.calls):
-                yield from self._open(ContentBlock("call", len(self.all), call["id"], function["name"]))
-            if text := function.get("arguments"):
-                yield self._append(text)
-
-    def close(self) -> Iterator[BlockEvent]:
-        """End the last block, which is an empty text if there is nothing else."""
-        if not self.all:
-            yield from self._open(ContentBlock("text", 0))
-        yield "stop", self.all[-1], ""
-
-    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[BlockEvent]:
-        if not self.all or self.all[-1].kind != kind:
-            yield from self._open(ContentBlock(kind, len(self.all)))
-        yield self._append(text)
-
-    def _open(self, block: ContentBlock) -> Iterator[BlockEvent]:
-        if self.all:
-            yield "stop", self.all[-1], ""
-        self.all.append(block)
-        yield "start", block, ""
-
-    def _append(self, text: str) -> BlockEvent:
-        self.all[-1].pieces.append(text)
-        return "text", self.all[-1], text
-
-
 @dataclass
 class AnswerState:
-    """An answer so far. events: of its blocks, since the last output."""
+    """An answer so far. blocks: its thoughts, texts, and calls.
+    events: what the last output began, continued and ended."""
 
     handle: RequestHandle
-    parser: Any = None
-    blocks: Blocks = field(default_factory=Blocks)
+    parser: AnswerParser | None = None
+    parsed: list[MessageDelta] = field(default_factory=list)
+    blocks: list[ContentBlock] = field(default_factory=list)
     events: list[BlockEvent] = field(default_factory=list)
     has_progress: bool = False  # of its prompt was reported, and was it the last
     is_prefilled: bool = False
 
     def deltas(self, update: StepOutput) -> list[Json]:
         """Add an output; return what is new in OpenAI's form."""
-        new: list[Json] = [{"content": update.text}] if update.text else []
+        new = [MessageDelta(content=update.text)] if update.text else []
         if self.parser is not None:
-            parsed = self.parser.feed(update.text)
+            new = self.parser.feed(update.text)
             if update.finish is not None:
-                parsed += self.parser.finish(cut=update.finish.is_truncated)
-            new = [delta.openai() for delta in parsed]
-        self.events = [event for delta in new for event in self.blocks.feed(delta)]
+                new += self.parser.finish(cut=update.finish.is_truncated)
+        self.parsed += new
+        self.events = []
+        for delta in new:
+            self._add("reasoning", delta.reasoning)
+            self._add("text", delta.content)
+            if delta.id:
+                self._open(ContentBlock("call", len(self.blocks), delta.id, delta.name))
+            self._add("call", delta.arguments)
         if update.finish is not None:
-            self.events += self.blocks.close()
-        return new
+            if not self.blocks:
+                self._open(ContentBlock("text", 0))
+            self.events.append(("stop", self.blocks[-1], ""))
+        return [delta.openai() for delta in new]
+
+    def _add(self, kind: Literal["reasoning", "text", "call"], text: str) -> None:
+        """Add to the last block, or begin one of another kind."""
+        if text and (not self.blocks or self.blocks[-1].kind != kind):
+            self._open(ContentBlock(kind, len(self.blocks)))
+        if text:
+            self.blocks[-1].pieces.append(text)
+            self.events.append(("text", self.blocks[-1], text))
+
+    def _open(self, block: ContentBlock) -> None:
+        if self.blocks:
+            self.events.append(("stop", self.blocks[-1], ""))
+        self.blocks.append(block)
+        self.events.append(("start", block, ""))
 
     @property
     def finish(self) -> Finish:
@@ -123,23 +100,14 @@ class AnswerState:
 
     @property
     def message(self) -> Json:
-        content, reasoning = self.blocks.text("text"), self.blocks.text("reasoning")
-        out: Json = {"role": "assistant", "content": content}
-        if calls := self.blocks.calls:
-            functions = [{"name": call.name, "arguments": call.text} for call in calls]
-            made = [
-                {"id": call.id, "type": "function", "function": function}
-                for call, function in zip(calls, functions, strict=True)
-            ]
-            out |= {"content": content or None, "tool_calls": made}
-        return out | ({"reasoning_content": reasoning} if reasoning else {})
+        return AssistantMessage.of(self.parsed).openai()
 
     @property
     def finish_reason(self) -> str:
         """OpenAI's finish reason."""
         if self.finish.is_truncated:
             return "length"
-        return "tool_calls" if self.blocks.calls else "stop"
+        return "tool_calls" if any(block.kind == "call" for block in self.blocks) else "stop"
 
 
 class Answers:
@@ -274,7 +242,7 @@ class BlockWriter(Writer):
 
     @property
     def _blocks(self) -> list[ContentBlock]:
-        return self._answers.all[0].blocks.all if self._answers.all else []
+        return self._answers.all[0].blocks if self._answers.all else []
 
     @abstractmethod
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:

@@ -4,7 +4,8 @@ Its streams are JSON objects, one a line, and times are in nanoseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -139,39 +140,34 @@ class OllamaWriter(BlockWriter):
     """A chat's or a completion's objects. Calls come whole."""
 
     def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
-        self._answers, self._model = answers, model
-        self._chat, self._n_calls = isinstance(body, OllamaChatRequest), 0
+        self._answers, self._model, self._chat = answers, model, isinstance(body, OllamaChatRequest)
 
     def end(self) -> Iterator[Event]:
-        yield "", self._object(self._content({}), done=True)
+        yield "", self._object(self._content(), done=True)
 
     def full(self) -> Json:
-        message = self._answers.all[0].message if self._answers.all else {}
-        return self._object(self._content(message), done=True)
+        return self._object(self._content(self._blocks), done=True)
 
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
-        if action == "text" and block.kind != "call":
-            field = "content" if block.kind == "text" else "reasoning_content"
-            yield "", self._object(self._content({field: text}))
-        elif action == "stop" and block.kind == "call":
-            function = {"name": block.name, "arguments": block.text}
-            yield "", self._object(self._content({"tool_calls": [{"function": function}]}))
+        if action == ("stop" if block.kind == "call" else "text"):
+            new = block if block.kind == "call" else replace(block, pieces=[text])
+            yield "", self._object(self._content([new]))
 
-    def _content(self, message: Json) -> Json:
-        """Return a message, or the fields of a completion."""
-        thoughts: Json = {"thinking": thought} if (thought := message.get("reasoning_content")) else {}
+    def _content(self, blocks: Sequence[ContentBlock] = ()) -> Json:
+        """Return a message of blocks, or the fields of a completion."""
+        content, thinking = ("".join(b.text for b in blocks if b.kind == k) for k in ("text", "reasoning"))
+        thoughts: Json = {"thinking": thinking} if thinking else {}
         if not self._chat:
-            return {"response": message.get("content") or "", **thoughts}
-        out = {"role": "assistant", "content": message.get("content") or "", **thoughts}
-        if calls := message.get("tool_calls"):
-            out["tool_calls"] = []
-            for one in (call["function"] for call in calls):
-                # Clients run what they get: a truncated call is none.
-                if (arguments := call_arguments(one["arguments"])) is not None:
-                    function = {"index": self._n_calls, "name": one["name"], "arguments": arguments}
-                    out["tool_calls"].append({"function": function})
-                    self._n_calls += 1
-        return {"message": out}
+            return {"response": content, **thoughts}
+        order = [block.index for block in self._blocks if block.kind == "call"]
+        functions = [
+            {"index": order.index(call.index), "name": call.name, "arguments": arguments}
+            for call in blocks
+            # Clients run what they get: a truncated call is none.
+            if call.kind == "call" and (arguments := call_arguments(call.text)) is not None
+        ]
+        calls: Json = {"tool_calls": [{"function": one} for one in functions]} if functions else {}
+        return {"message": {"role": "assistant", "content": content, **thoughts, **calls}}
 
     def _object(self, content: Json, *, done: bool = False) -> Json:
         created = datetime.now(UTC).isoformat().replace("+00:00", "Z")
