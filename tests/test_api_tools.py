@@ -14,7 +14,7 @@ from gguf_files import write_llama
 from paceline.api import LLM
 from paceline.server.convert import from_chat
 from paceline.server.schemas import ChatRequest
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import force_call
 from paceline.text.tools.parser import AnswerParser

@@ -15,7 +15,7 @@ import pytest
 
 import paceline
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from real_model import smollm2
 from serving import LONG, Served, serving
 

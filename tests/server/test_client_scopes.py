@@ -10,7 +10,8 @@ import paceline
 from paceline.request_handle import StepOutput
 from paceline.server.convert import from_completion
 from paceline.server.schemas import CompletionRequest
-from paceline.server.service import ServerLimits, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import ServerLimits
 
 REQUEST = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 

@@ -17,7 +17,8 @@ from paceline.api import LLM
 from paceline.server import app
 from paceline.server.apis import COUNTED
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServerLimits, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import ServerLimits
 from real_model import smollm2
 
 load_all_checks()

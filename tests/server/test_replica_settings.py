@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import ValidationError
 
 import paceline
-from paceline.models.headers.header import read_model_facts
-from paceline.server import settings
+from paceline.hardware import probe
+from paceline.models.headers import header
 from paceline.server.metrics import Metrics, prometheus_text
 from paceline.server.replicas import add_replica_label, check_cluster_resources, merge_metrics
 from paceline.server.security import SecurityRules
-from paceline.server.settings import ServerSettings, parse_replica_range
+from paceline.server.settings import ServerSettings, parse_replica_range, with_context
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from real_model import smollm2
@@ -30,7 +29,7 @@ def test_replicas_are_a_number_or_a_range(given: Any, bounds: tuple[int, int]) -
 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
 def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
-    with pytest.raises(ValidationError, match=r"say how many, 4 or 2\.\.8"):
+    with pytest.raises(UsageError, match=r"say how many, 4 or 2\.\.8"):
         ServerSettings(replicas=said)
 
 
@@ -51,10 +50,10 @@ def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
 def test_the_context_is_the_model_s_as_far_as_memory_goes(
     engine: dict[str, Any], trained: int, free: int, chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = read_model_facts(Path(smollm2()), tokens=False)
-    monkeypatch.setattr(settings, "facts_or_note", lambda *_: replace(facts, n_ctx=trained))
-    monkeypatch.setattr(settings, "free_memory", lambda: free)
-    assert settings.with_context(LoadOptions.of(smollm2(), **engine)).engine.n_ctx == chosen
+    facts = header.read_model_facts(Path(smollm2()), tokens=False)
+    monkeypatch.setattr(header, "facts_or_note", lambda *_: replace(facts, n_ctx=trained))
+    monkeypatch.setattr(probe, "free_memory", lambda: free)
+    assert with_context(LoadOptions.of(smollm2(), **engine)).engine.n_ctx == chosen
 
 
 @pytest.mark.parametrize(

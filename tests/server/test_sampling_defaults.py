@@ -13,7 +13,7 @@ import paceline
 from gguf_files import write_llama
 from paceline.server.convert import from_completion, request_grammar, to_sampling
 from paceline.server.schemas import CompletionRequest
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING

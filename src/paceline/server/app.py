@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -73,7 +74,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         """Return the request in OpenAI's form, and the engine's requests. It may take long."""
         limits = service.limits
         if api.own_sampling:
-            limits = limits.model_copy(update={"sampling": chat_sampling(llm.target, limits.sampling)})
+            limits = replace(limits, sampling=chat_sampling(llm.target, limits.sampling))
         request = read(api, body, notes)
         parse: Any = from_chat if isinstance(request, schemas.ChatRequest) else from_completion
         return request, parse(llm, limits, request, client, notes)

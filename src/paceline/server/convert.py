@@ -19,7 +19,7 @@ from paceline.server.schemas import (
     ResponseFormat,
     SamplingRequest,
 )
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import UNLIMITED

@@ -26,6 +26,7 @@ from paceline.server.affinity import CALLBACK, IMPORT_PATH
 from paceline.server.metrics import prometheus_text
 from paceline.server.security import App
 from paceline.server.settings import ServerSettings, parse_replica_range, with_context
+from paceline.settings import make_settings
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ def deployment(settings: ServerSettings) -> Deployment:
 
 def build(args: ServerSettings | dict[str, Any]) -> Application:
     """Return the application; `import_path: paceline.server.replicas:build` in a file for `serve deploy`.
-    Raises pydantic's ValidationError for unusable `args`, UsageError and MissingExtraError."""
-    settings = ServerSettings.model_validate(args)
+    Raises UsageError and MissingExtraError."""
+    settings = args if isinstance(args, ServerSettings) else make_settings(ServerSettings, args)
     return deployment(settings).bind(settings)
 
 

@@ -13,23 +13,19 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, TypeVar, cast
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Any, TypeVar, cast
 
 from paceline.api import LLM
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
-from paceline.settings import make_settings
+from paceline.server.settings import PREFILL_CHUNK_TOKENS, ServerLimits
 from paceline.speculative.errors import BusyError, ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest
 from paceline.text.grammar import CompiledGrammar
 
-PREFILL_CHUNK_TOKENS = 512  # prompt tokens in a pass; it bounds the inter-token latency of other requests
 IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 BUSY_SECONDS = 0.02  # until a job looks for a session again
 OVERDUE = "the request exceeded its timeout of {:g} seconds"
@@ -38,40 +34,10 @@ STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is 
 log = logging.getLogger("paceline.engine")
 AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
 T = TypeVar("T")
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
 
 class QueueFullError(UsageError):
     """More requests than the server takes now."""
-
-
-class ServerLimits(BaseModel):
-    """Limits of one server, by the names of `paceline serve`'s options. Raises ValidationError or UsageError.
-    isolate_clients: past answers to a client are drafts for that client alone.
-    queue: the most requests that wait. per_client: the most open requests of one client; 0: no limit.
-    timeout: seconds from a request's arrival to its last token.
-    n_predict: the most tokens of an answer; 0: what the context has room for.
-    ping_seconds: without output, after which a stream gets a comment so that it stays open; 0: never.
-    strict: refuse unknown fields.
-    sampling: defaults for fields of `Sampling`; the other fields have OpenAI's defaults."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    isolate_clients: bool = False
-    queue: Count = 64
-    per_client: Count = 0
-    timeout: Positive = 600.0
-    n_predict: Count = 0
-    ping_seconds: Annotated[float, Field(ge=0, lt=1e6)] = 10.0
-    strict: bool = False
-    sampling: dict[str, int | float] = Field(default_factory=dict)
-
-    @field_validator("sampling")
-    @classmethod
-    def _validate_sampling(cls, sampling: dict[str, int | float]) -> dict[str, int | float]:
-        make_settings(Sampling, sampling)
-        return sampling
 
 
 class ServingEngine:
