@@ -164,17 +164,12 @@ def serve(
     return 0
 
 
-def option_name(parameter: str) -> str:
-    """Return the name of the option that sets a parameter."""
-    info = get_args(inspect.signature(serve).parameters[parameter].annotation)[1]
-    return str(info.default).partition("/")[0]  # typer has the first of the option's names here
-
-
 def require_unset(engine: str, given: Mapping[str, Any]) -> None:
     """Raise UsageError for an option of Paceline's server that was given for another engine's."""
     for name, parameter in inspect.signature(serve).parameters.items():
         if name in given and name not in SHARED and given[name] not in (parameter.default, None, []):
-            own = f"{option_name(name)} is for Paceline's own server"
+            option = str(get_args(parameter.annotation)[1].default)  # the first of its names, for typer
+            own = f"{option.partition('/')[0]} is for Paceline's own server"
             raise UsageError(f"{own}: {engine}'s arguments go after --")
 
 

@@ -48,9 +48,8 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
-EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": EVENT}}}  # of each event, if `stream` is true
-}
+# If `stream` is true.
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": EVENT}}}}
 LINES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/x-ndjson": {}}}}
 
 
@@ -68,18 +67,17 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         responses=ERROR_RESPONSES,
     )
 
-    def convert(
-        api: Api, body: Any, client: str, notes: list[str]
-    ) -> tuple[schemas.ChatRequest | schemas.CompletionRequest, ParsedRequest]:
-        """Return the request in OpenAI's form, and the engine's requests. It may take long."""
+    def convert(api: Api, body: Any, client: str, notes: list[str]) -> ParsedRequest:
+        """Return the engine's requests. It may take long."""
         limits = service.limits
         if api.own_sampling:
             limits = replace(limits, sampling=chat_sampling(llm.target, limits.sampling))
         request = read(api, body, notes)
         parse: Any = from_chat if isinstance(request, schemas.ChatRequest) else from_completion
-        return request, parse(llm, limits, request, client, notes)
+        made: ParsedRequest = parse(llm, limits, request, client, notes)
+        return made
 
-    def read(api: Api, body: Any, notes: list[str]) -> schemas.ChatRequest | schemas.CompletionRequest:
+    def read(api: Api, body: Any, notes: list[str]) -> schemas.OpenAiRequest:
         """Return the request in OpenAI's form."""
         request = api.to_openai(body, notes)
         check_extra([*body.extra_fields(), *request.extra_fields()], notes)
@@ -99,14 +97,13 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def answer(api: Api, request: Request, body: Any) -> Response:
         require_name(body.model)
         notes = list[str]()
-        openai, parsed = await asyncio.to_thread(convert, api, body, request.state.client, notes)
-        headers = note_headers(notes)
-        n, prompts, scores = parsed.prompt_logprobs, parsed.requests[:: openai.n], list[list[Logprob]]()
-        for one in prompts if n is not None else ():
-            score = partial(prompt_logprobs, llm.target, one.prompt, n or 0)
+        parsed = await asyncio.to_thread(convert, api, body, request.state.client, notes)
+        headers, n_top, scores = note_headers(notes), parsed.prompt_logprobs, list[list[Logprob]]()
+        for one in parsed.requests[:: parsed.n] if n_top is not None else ():
+            score = partial(prompt_logprobs, llm.target, one.prompt, n_top or 0)
             scores.append(await until_disconnect(request, service.run(score)))
         outputs = CompletionOutputs(service, parsed, request.state.log_fields)
-        answers = Answers(llm, parsed, outputs.handles, openai.n, scores)
+        answers = Answers(llm, parsed, outputs.handles, scores)
         writer = api.writer(answers, body.model or listed[0], body)
         try:
             # A stream waits until its requests are queued: an error before that sets the HTTP status.
@@ -143,10 +140,8 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     def require_name(model: str) -> None:
         if model and not is_named(model, (*names, *listed)):
-            name = printable(model)[:200]
-            raise HTTPException(
-                404, f"no model {name!r} here; this server has {listed[0]!r} (GET /v1/models)"
-            )
+            other = f"this server has {listed[0]!r} (GET /v1/models)"
+            raise HTTPException(404, f"no model {printable(model)[:200]!r} here; {other}")
 
     def add_route(path: str, run: Any, api: Any, kind: type[schemas.Body], **options: Any) -> None:
         async def endpoint(request: Request, body: Any) -> Any:
@@ -158,19 +153,16 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         endpoint.__annotations__ |= {"request": Request, "body": kind, "return": Any}
         app.post(path, response_model=None, **options)(endpoint)
 
-    for api in APIS:
+    for api in (*APIS, *EMBEDDINGS):
         for path in api.paths:
-            first = path == api.paths[0]
-            streams = LINES if api.as_lines else EVENTS
-            about = {"summary": api.summary, "include_in_schema": first}
-            add_route(path, answer, api, api.body, responses=streams, **about)
+            about = {"summary": api.summary, "include_in_schema": path == api.paths[0]}
+            if isinstance(api, EmbeddingApi):
+                add_route(path, embeddings, api, EmbeddingsRequest, **about)
+                continue
+            add_route(path, answer, api, api.body, responses=LINES if api.as_lines else EVENTS, **about)
             if path in COUNTED:
                 about["summary"] = "Count the tokens of a request"
                 add_route(COUNTED[path], count_tokens, api, api.body, **about)
-    for form in EMBEDDINGS:
-        for path in form.paths:
-            about = {"summary": form.summary, "include_in_schema": path == form.paths[0]}
-            add_route(path, embeddings, form, EmbeddingsRequest, **about)
     info.add_routes(app, service, listed, require_name)
 
     @app.get("/v1/health", include_in_schema=False)
@@ -205,13 +197,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     open_to_all = ("/health", "/v1/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     if rules.cors:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(rules.cors),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[NOTE_HEADER, "x-request-id"],
-        )
+        anything: Any = {"allow_methods": ["*"], "allow_headers": ["*"]}
+        shown = [NOTE_HEADER, "x-request-id"]
+        app.add_middleware(CORSMiddleware, allow_origins=list(rules.cors), expose_headers=shown, **anything)
     if rules.proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app

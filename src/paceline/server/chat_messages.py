@@ -21,9 +21,8 @@ def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
             continue
         texts = [part for part in content if _is_text(part)]
         if at > newest:
-            kind = next(
-                part.get("type") if isinstance(part, dict) else part for part in content if not _is_text(part)
-            )
+            other = next(part for part in content if not _is_text(part))
+            kind = other.get("type") if isinstance(other, dict) else other
             where = f"messages[{at}]: its content has a part of type {kind!r}"
             raise UsageError(f"{where}: image input is not supported: this server reads text only")
         n_left += len(content) - len(texts)

@@ -37,20 +37,10 @@ def add_routes(
         return model_json(name)
 
     def model_json(name: str) -> Json:
-        return {
-            "id": name,
-            "object": "model",
-            "created": created,
-            "owned_by": "paceline",
-            "root": target.path.name,
-            "max_model_len": target.caps.n_ctx,
-            "meta": {
-                "description": target.description,
-                "n_vocab": target.vocab.size,
-                "sampling": sampling(),
-                "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
-            },
-        }
+        about = {"description": target.description, "n_vocab": target.vocab.size, "sampling": sampling()}
+        about["drafters"] = [] if llm.drafting.plain else llm.drafter.name.split(",")
+        base = {"id": name, "object": "model", "created": created, "owned_by": "paceline"}
+        return base | {"root": target.path.name, "max_model_len": target.caps.n_ctx, "meta": about}
 
     @app.post("/apply-template", summary="A chat as the model's prompt")
     def apply_template(body: schemas.ChatRequest) -> Json:
@@ -74,8 +64,7 @@ def add_routes(
 
     @app.get("/slots", summary="llama-server's slots")
     async def slots() -> list[Json]:
-        n, drafts = service.running, not llm.drafting.plain
-        about = {"n_ctx": target.caps.n_ctx, "speculative": drafts}
+        n, about = service.running, {"n_ctx": target.caps.n_ctx, "speculative": not llm.drafting.plain}
         return [{"id": at, "is_processing": at < n, **about} for at in range(service.sessions)]
 
     def sampling() -> dict[str, float]:
@@ -114,14 +103,11 @@ def add_routes(
         require_name(body.model or body.name)
         family = details()["family"] or "model"
         tools = ["tools"] if llm.has_chat_template and llm.tool_support.native else []
+        names = {"general.architecture": family, "general.basename": listed[0]}
         return {
             "capabilities": ["completion", *tools],
             "details": details(),
-            "model_info": {
-                "general.architecture": family,
-                "general.basename": listed[0],
-                f"{family}.context_length": target.caps.n_ctx,
-            },
+            "model_info": names | {f"{family}.context_length": target.caps.n_ctx},
             "template": text.template(),
             "parameters": "\n".join(f"{name} {value}" for name, value in sampling().items()),
             "modelfile": f"FROM {target.path.name}",

@@ -109,11 +109,8 @@ def deployment(settings: ServerSettings) -> Deployment:
         raise MissingExtraError(f"replicas need {error.name}: pip install 'paceline[ray]'") from error
 
     least, most = parse_replica_range(settings.replicas)
-    scaling: dict[str, Any] = {"num_replicas": least}
-    if least < most:
-        bounds = {"min_replicas": least, "max_replicas": most}
-        config = AutoscalingConfig(**bounds, target_ongoing_requests=settings.sessions)
-        scaling = {"autoscaling_config": config}
+    bounds: Any = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": settings.sessions}
+    scales = {"autoscaling_config": AutoscalingConfig(**bounds)} if least < most else {"num_replicas": least}
     return serve.deployment(
         name=NAME,
         ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
@@ -129,7 +126,7 @@ def deployment(settings: ServerSettings) -> Deployment:
             request_router_class=ROUTER,
             request_router_kwargs={"num_fallback_replicas": min(FALLBACKS, most - 1)},
         ),
-        **scaling,
+        **scales,
     )(serve.ingress()(Replica))
 
 
@@ -175,9 +172,9 @@ def check_cluster_resources(settings: ServerSettings, has: Mapping[str, float]) 
     least, _ = parse_replica_range(settings.replicas)
     for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
         if least * each > has.get(name, 0.0):
-            needs = f"{least} replicas reserve {least * each:g} {name}s"
+            there = f"and this machine has {has.get(name, 0.0):g}"
             advice = f"say fewer --replicas, or less --replica-{name.lower()}s for each"
-            raise UsageError(f"{needs}, and this machine has {has.get(name, 0.0):g}: {advice}")
+            raise UsageError(f"{least} replicas reserve {least * each:g} {name}s, {there}: {advice}")
 
 
 def start_failure_reason() -> str:
@@ -185,8 +182,8 @@ def start_failure_reason() -> str:
     from ray import serve
 
     application = serve.status().applications.get(NAME)
-    known = application is not None and NAME in application.deployments
-    return application.deployments[NAME].message.strip().rpartition("\n")[2] if known else ""
+    deployed = None if application is None else application.deployments.get(NAME)
+    return "" if deployed is None else str(deployed.message).strip().rpartition("\n")[2]
 
 
 def connect_or_start_ray(quiet: bool) -> bool:

@@ -61,6 +61,8 @@ Limit = Annotated[int, BeforeValidator(whole_number), Field(ge=-2, lt=1 << 31)] 
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
 Bias = Annotated[list[Any], Field(min_length=2, max_length=2)]  # validated by text/token_texts.py
 Json = dict[str, Any]  # validated by text/messages.py, as for the Python API
+Objects = Annotated[list[Json], Field(max_length=MAX_ITEMS)]
+Name = Annotated[str, Field(max_length=4096)]  # of a model
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 Prompts = Annotated[
     Text | Json | Tokens | Annotated[list[Any], Field(max_length=1 << 22)],
@@ -151,7 +153,7 @@ class ResponseFormat(Body):
 class SamplingRequest(Body):
     """The common fields of chat and text completions."""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
     max_tokens: Limit | None = None
     temperature: float = sampler("temperature", default=1.0)
     top_p: float = sampler("top_p")
@@ -205,10 +207,8 @@ class CompletionRequest(SamplingRequest):
     prompt: Prompts
     logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
     echo: Annotated[bool, Field(description="Begin with the prompt; max_tokens 0: it alone.")] = False
-    suffix: Annotated[Text | None, Field(description="What follows, for models with fill-in-the-middle.")] = (
-        None
-    )
-    fim_files: Annotated[list[Json], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    suffix: Annotated[Text | None, Field(description="What follows; for models that fill in.")] = None
+    fim_files: Objects = Field(default_factory=list)
 
 
 class FimRequest(CompletionRequest):
@@ -218,7 +218,7 @@ class FimRequest(CompletionRequest):
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[Json], Field(max_length=MAX_ITEMS)]
+    messages: Objects
     max_completion_tokens: Limit | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
@@ -228,6 +228,9 @@ class ChatRequest(SamplingRequest):
     reasoning_effort: Annotated[str | None, Field(max_length=64, description="For the template.")] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+
+
+OpenAiRequest = ChatRequest | CompletionRequest
 
 
 class TokenizeRequest(Body):
@@ -248,8 +251,8 @@ class DetokenizeRequest(Body):
 class ShowRequest(Body):
     """POST /api/show, Ollama's"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
-    name: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
+    name: Name = ""
 
 
 class ErrorDetail(BaseModel):

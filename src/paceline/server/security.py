@@ -106,15 +106,10 @@ class SecurityMiddleware:
         try:
             await self._authorize(scope, headers, receive, answer)
         finally:
-            fields = {
-                "id": name,
-                "client": scope["state"]["client"],
-                "method": scope["method"],
-                "path": scope["path"][:200],
-                "status": status or 499,
-                "seconds": round(monotonic() - began, 4),
-                **scope["state"]["log_fields"],
-            }
+            state, path = scope["state"], scope["path"][:200]
+            fields = {"id": name, "client": state["client"], "method": scope["method"], "path": path}
+            fields |= {"status": status or 499, "seconds": round(monotonic() - began, 4)}
+            fields |= state["log_fields"]
             line = " ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
             log.info(line, extra={"fields": fields})
 
@@ -129,9 +124,8 @@ class SecurityMiddleware:
         pieces: list[bytes] = []
         try:
             if await self._read(self._check_headers(scope, headers), receive, pieces):
-                if (
-                    "origin" not in headers and "sec-fetch-site" not in headers
-                ):  # curl's default is no JSON; web pages could send that unasked
+                # curl's default is no JSON; web pages could send that unasked.
+                if "origin" not in headers and "sec-fetch-site" not in headers:
                     others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
                     scope["headers"] = [*others, (b"content-type", b"application/json")]
                 pieces[:] = [b"".join(pieces)]
@@ -185,10 +179,9 @@ class SecurityMiddleware:
                 raise RequestRejected(408, "the rest of the body did not come", "timeout") from None
             if message["type"] == "http.disconnect":
                 return False
-            piece = message.get("body", b"")
-            pieces.append(piece)
-            n += len(piece)
-            self._buffered_bytes += len(piece)
+            pieces.append(message.get("body", b""))
+            n += len(pieces[-1])
+            self._buffered_bytes += len(pieces[-1])
             if n > largest:
                 break
             if n > SMALL_BODY_BYTES and self._buffered_bytes > MAX_TOTAL_BODIES * largest:

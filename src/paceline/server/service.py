@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from paceline.api import LLM
 from paceline.request_handle import Finish, RequestHandle, StepOutput
@@ -107,9 +107,7 @@ class ServingEngine:
             return []
         client, n, limits = requests[0].client, len(requests), self.limits
         handles = [self._engine.handle(request, partial(deliver, at)) for at, request in enumerate(requests)]
-        groups: dict[Any, list[RequestHandle]] = {}
-        for handle in handles:
-            groups.setdefault(handle.request.grammar, []).append(handle)
+        grammars = dict.fromkeys(request.grammar for request in requests)
         with self._lock:
             if n > (most := min(self.sessions + limits.queue, limits.per_client or n)):
                 raise UsageError(f"{n} completions requested: this server takes at most {most} at once")
@@ -123,8 +121,9 @@ class ServingEngine:
                 waiting = count(limits.queue, "request")
                 raise QueueFullError(f"the queue is full ({waiting} waiting): try again later")
             self._handles.update((handle.scheduled, handle) for handle in handles)
-            for group in groups.values():
-                self._commands.put(partial(self._accept, group))
+            for grammar in grammars:
+                same = [handle for handle in handles if handle.request.grammar == grammar]
+                self._commands.put(partial(self._accept, same))
         return handles
 
     def submit_async(self, requests: Sequence[GenerationRequest]) -> tuple[list[RequestHandle], AsyncOutputs]:
@@ -174,6 +173,8 @@ class ServingEngine:
         """Return the result of a generator that uses the model, in a thread beside the engine's: each of its
         steps has a turn between two passes. It begins again while there is no session for it.
         Raises QueueFullError, ClosingError and TooSlowError, and what it raises."""
+        if self.problem:
+            raise ClosingError(self.problem)
         if self._n_jobs > self.limits.queue:
             raise QueueFullError("the queue is full: try again later")
         over, loop = threading.Event(), asyncio.get_running_loop()
@@ -244,9 +245,8 @@ class ServingEngine:
         if grammar is None:
             self._enqueue(handles, None)
             return
-        job = self._engine.grammars.submit(
-            grammar, client, lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome))
-        )
+        done = partial(self._enqueue, handles)
+        job = self._engine.grammars.submit(grammar, client, lambda it: self._commands.put(partial(done, it)))
         for handle in handles:
             handle.compiling = job
 

@@ -127,14 +127,12 @@ async def event_stream(
         yield writer.trailer
 
 
-def sse_event(event: Event) -> str:
-    name, data = event
-    line = f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-    return f"event: {name}\n{line}" if name else line
-
-
 def json_line(event: Event) -> str:
     return json.dumps(event[1], ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def sse_event(event: Event) -> str:
+    return (f"event: {event[0]}\n" if event[0] else "") + f"data: {json_line(event)}\n"
 
 
 async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -1,6 +1,6 @@
 """The APIs: each a row of a table, from its own form to OpenAI's requests, and from OpenAI's deltas back.
 
-answer.py  answers in OpenAI's deltas; parts.py: what conversions have in common
+answer.py  answers in OpenAI's deltas; parts.py: what conversions have in common; embeddings.py: of all APIs
 openai.py, openai_responses.py, anthropic.py, ollama.py, llama_server.py: one API each"""
 
 from __future__ import annotations

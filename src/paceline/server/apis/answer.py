@@ -22,6 +22,7 @@ from paceline.text.tools.parser import AnswerParser, AssistantMessage, MessageDe
 SCORED_ROWS = 64  # tokens of a prompt in a pass that computes their log-probabilities
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
+Scores = Sequence[Sequence[Logprob]]  # of a prompt's tokens but the first
 Event = tuple[str, Json]  # its name, which may be empty, and its data
 
 
@@ -40,9 +41,8 @@ class ContentBlock:
         return "".join(self.pieces)
 
 
-BlockEvent = tuple[
-    str, ContentBlock, str
-]  # ("start", block, ""), ("text", block, what is new), ("stop", ...)
+# ("start", block, ""), ("text", block, what is new) or ("stop", block, "")
+BlockEvent = tuple[str, ContentBlock, str]
 
 
 @dataclass
@@ -111,21 +111,12 @@ class AnswerState:
 
 
 class Answers:
-    """All answers of one HTTP request. n: answers to each of its prompts.
-    prompt_logprobs: of each prompt's tokens but the first, if they are wanted."""
+    """All answers of one HTTP request. scores: of each prompt, if they are wanted."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        parsed: ParsedRequest,
-        handles: Sequence[RequestHandle],
-        n: int,
-        prompt_logprobs: Sequence[Sequence[Logprob]] = (),
-    ) -> None:
+    def __init__(self, llm: LLM, parsed: ParsedRequest, handles: list[RequestHandle], scores: Scores) -> None:
         new_parser = parsed.new_parser
         self.all = [AnswerState(handle, new_parser() if new_parser else None) for handle in handles]
-        self._llm, self._n = llm, n
-        self.only_prompts, self._prompt_logprobs = parsed.only_prompts, prompt_logprobs
+        self._llm, self._n, self._scores, self.only_prompts = llm, parsed.n, scores, parsed.only_prompts
 
     @property
     def ends(self) -> list[Finish]:
@@ -147,7 +138,7 @@ class Answers:
 
     def prompt(self, index: int) -> tuple[list[int], list[Logprob | None]]:
         """Return the tokens of an answer's prompt, and their log-probabilities if they are known."""
-        known = self._prompt_logprobs[index // self._n] if self._prompt_logprobs else ()
+        known = self._scores[index // self._n] if self._scores else ()
         return list(self.all[index].handle.request.prompt), [None, *known]
 
     def prompt_text(self, index: int = 0) -> str:
@@ -156,9 +147,8 @@ class Answers:
 
     def text(self, token: int, *, visible: bool = False) -> str:
         """Return a token's text. visible: also that of a control token."""
-        if visible:
-            return visible_text(self._llm, [token])
-        return self._llm.target.text.piece(token).decode(errors="replace")
+        piece = self._llm.target.text.piece(token).decode(errors="replace")
+        return visible_text(self._llm, [token]) if visible else piece
 
     def token_json(self, token: int, logprob: float) -> Json:
         """Return a token with its log-probability in the form of OpenAI's chats."""
@@ -188,12 +178,11 @@ class Answers:
 
     def draft_counts(self) -> Json:
         """Return the drafted and the accepted tokens by drafter, and the steps."""
-        drafted, accepted = Counter[str](), Counter[str]()
-        for end in self.ends:
-            for name, source in end.stats.by_source.items():
-                drafted[name] += source.drafted
-                accepted[name] += source.accepted
-        steps = sum(end.stats.steps for end in self.ends)
+        all_stats, drafted, accepted = [end.stats for end in self.ends], Counter[str](), Counter[str]()
+        for name, source in (item for stats in all_stats for item in stats.by_source.items()):
+            drafted[name] += source.drafted
+            accepted[name] += source.accepted
+        steps = sum(stats.steps for stats in all_stats)
         return {"drafted": dict(drafted), "accepted": dict(accepted), "steps": steps}
 
     def progress(self, index: int, update: StepOutput) -> Iterator[Json]:
@@ -277,14 +266,9 @@ def finite_logprob(logprob: float) -> float:
 
 def log_fields(end: Finish) -> Mapping[str, Any]:
     """Return the fields of an answer in the log, which has nothing of the text."""
-    return {
-        "reason": end.reason or ("cancelled" if end.error is None else type(end.error).__name__),
-        "prompt": end.n_prompt,
-        "cached": end.n_cached,
-        "tokens": end.n_tokens,
-        "drafted": end.stats.drafted,
-        "accepted": end.stats.accepted,
-        "waited": round(end.queue_seconds, 4),
-        "first": round(end.first_token_seconds, 4),
-        "rest": round(end.decode_seconds, 4),
-    }
+    reason = end.reason or ("cancelled" if end.error is None else type(end.error).__name__)
+    counts = {"prompt": end.n_prompt, "cached": end.n_cached, "tokens": end.n_tokens}
+    drafts = {"drafted": end.stats.drafted, "accepted": end.stats.accepted}
+    seconds = {"waited": end.queue_seconds, "first": end.first_token_seconds, "rest": end.decode_seconds}
+    rounded = {name: round(value, 4) for name, value in seconds.items()}
+    return {"reason": reason, **counts, **drafts, **rounded}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, only_functions
 from paceline.server.chat_messages import content_parts
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, Json, Text, Texts
+from paceline.server.schemas import Body, ChatRequest, Json, Name, Objects, Text, Texts
 from paceline.speculative import validation as typed
 
 # Claude Code's first line, which differs at each request: with it no prefix would be in the cache.
@@ -43,8 +43,8 @@ class OutputConfig(Body):
 class MessagesRequest(Body):
     """POST /v1/messages"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
-    messages: Annotated[list[Json], Field(max_length=MAX_ITEMS)]
+    model: Name = ""
+    messages: Objects
     max_tokens: int | None = None
     system: Text | list[Json] | None = None
     temperature: Any = None
@@ -70,11 +70,9 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
         messages += list(_messages(f"messages[{at}]", message))
     tools = None
     if body.tools is not None:
-        mine = only_functions(body.tools, lambda tool: tool.get("type", "custom") == "custom", notes)
-        tools = [_tool(tool) for tool in mine]
-    form = body.output_format or body.output_config.format
+        tools = [_tool(tool) for tool in only_functions(body.tools, "custom", "custom", notes)]
+    form, thinking = body.output_format or body.output_config.format, body.thinking.type
     schema = {"schema": (form or {}).get("schema"), "strict": True}
-    thinking = body.thinking.type
     last: Json = messages[-1] if messages else {}
     return chat_request(
         body,
@@ -87,7 +85,7 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
         response_format=form and {"type": "json_schema", "json_schema": schema},
         reasoning_effort=body.output_config.effort,
         chat_template_kwargs=thinking and {"enable_thinking": thinking != "disabled"},
-        continue_final_message=last.get("role") == "assistant" and "tool_calls" not in last,
+        continue_final_message=last.get("role") == "assistant" and not last.get("tool_calls"),
     )
 
 
@@ -97,9 +95,7 @@ def _messages(where: str, message: Json) -> Iterator[Json]:
     if not isinstance(content, list):
         yield {"role": role, "content": content}
         return
-    parts: list[Json] = []
-    calls: list[Json] = []
-    thoughts: list[str] = []
+    parts, calls, thoughts = list[Json](), list[Json](), list[str]()
     for at, block in enumerate(content):
         name = f"{where}: content[{at}]"
         kind = typed.mapping(name, block, "a block with a type").get("type")
@@ -119,26 +115,22 @@ def _messages(where: str, message: Json) -> Iterator[Json]:
         elif kind != "redacted_thinking":
             parts.append(block)
     if role == "assistant":
-        own: Json = {"tool_calls": calls} if calls else {}
-        thought: Json = {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
-        yield {"role": role, "content": parts or ("" if not calls else None), **own, **thought}
+        own = {"content": parts or (None if calls else ""), "tool_calls": calls or None}
+        yield {"role": role, **own, "reasoning_content": "\n".join(thoughts) or None}
     elif parts:
         yield {"role": role, "content": parts}
 
 
 def _tool(tool: Json) -> Json:
-    fields = {"name": tool.get("name"), "description": tool.get("description"), "strict": tool.get("strict")}
-    function = {**fields, "parameters": tool.get("input_schema")}
-    return {"type": "function", "function": {name: one for name, one in function.items() if one is not None}}
+    names = {"name": "name", "description": "description", "strict": "strict", "input_schema": "parameters"}
+    return {"type": "function", "function": {names[k]: v for k, v in tool.items() if k in names}}
 
 
 def _tool_choice(choice: Json | None) -> Any:
-    if choice is None:
-        return None
-    if choice.get("type") == "tool":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    kind = choice.get("type")
-    if not isinstance(kind, str) or kind not in TOOL_CHOICES:
+    kind = None if choice is None else str(choice.get("type"))
+    if choice is None or kind == "tool":
+        return choice and {"type": "function", "function": {"name": choice.get("name")}}
+    if kind not in TOOL_CHOICES:
         raise typed.invalid("tool_choice: its type", kind, "auto, any, tool or none")
     return TOOL_CHOICES[kind]
 
@@ -186,10 +178,9 @@ class MessagesWriter(BlockWriter):
         return kind, {"type": kind, **fields}
 
     def _stop(self) -> Json:
-        if not self._answers.all:
-            return {"stop_reason": "end_turn", "stop_sequence": None}
-        (answer,) = self._answers.all
-        reason, sequence = STOP_REASONS[answer.finish_reason], answer.handle.stop_string
+        reason, sequence = "end_turn", None
+        for answer in self._answers.all:  # at most one
+            reason, sequence = STOP_REASONS[answer.finish_reason], answer.handle.stop_string
         if reason == "end_turn" and sequence is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
         return {"stop_reason": reason, "stop_sequence": None}

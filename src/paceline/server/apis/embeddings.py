@@ -14,7 +14,7 @@ from pydantic import Field
 from paceline.api import LLM
 from paceline.backends.interface import Embeds
 from paceline.server.convert import prompt_tokens, prompts_of
-from paceline.server.schemas import Body, Json, Prompts, also
+from paceline.server.schemas import Body, Json, Name, Prompts, also
 from paceline.speculative.errors import UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.text.messages import content_text
@@ -23,7 +23,7 @@ from paceline.text.messages import content_text
 class EmbeddingsRequest(Body):
     """POST /v1/embeddings, and what others have in its place"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
     input: Annotated[Prompts, also("input", "content", "prompt")]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(ge=1, description="Only the first, at length 1 again.")] = None

@@ -7,21 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
+from paceline.server import schemas
 from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
-from paceline.server.schemas import (
-    MAX_ITEMS,
-    Body,
-    ChatRequest,
-    CompletionRequest,
-    Json,
-    SamplingRequest,
-    Text,
-)
+from paceline.server.schemas import Body, Json, Name, Objects, Text
 from paceline.speculative import validation as typed
 
 # Options of the model's place in memory, which change no answer.
@@ -29,7 +22,7 @@ PLACES = frozenset({
     "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "use_mlock",
     "use_mmap",
 })  # fmt: skip
-OPTIONS = {"num_predict", "mirostat"}.union(SamplingRequest.model_fields).difference(
+OPTIONS = {"num_predict", "mirostat"}.union(schemas.SamplingRequest.model_fields).difference(
     ("model", "n", "stream", "stream_options", "speculative", "response_format", "prediction", "verbose")
 )
 
@@ -37,7 +30,7 @@ OPTIONS = {"num_predict", "mirostat"}.union(SamplingRequest.model_fields).differ
 class OllamaRequest(Body):
     """The common fields."""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
     stream: bool = True
     format: str | Json | None = None
     options: Json | None = None
@@ -48,7 +41,7 @@ class OllamaRequest(Body):
 class OllamaChatRequest(OllamaRequest):
     """POST /api/chat"""
 
-    messages: Annotated[list[Json], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    messages: Objects = Field(default_factory=list)
     tools: list[Json] | None = None
 
 
@@ -63,22 +56,18 @@ class OllamaGenerateRequest(OllamaRequest):
     raw: bool = False
 
 
-def chat_to_openai(body: OllamaChatRequest, notes: Notes) -> ChatRequest:
+def chat_to_openai(body: OllamaChatRequest, notes: Notes) -> schemas.ChatRequest:
     """Return the chat that Ollama's request asks for."""
     messages = [_message(f"messages[{at}]", message) for at, message in enumerate(body.messages)]
     _name_calls(messages)
     return _chat(body, messages, notes, tools=body.tools or None)
 
 
-def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> ChatRequest | CompletionRequest:
+def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> schemas.OpenAiRequest:
     """Return a chat of one message, or a completion if the prompt is to be taken as it is."""
     if body.raw or body.suffix:
-        fields = _options(body, notes) | {
-            "model": body.model,
-            "prompt": body.prompt,
-            "suffix": body.suffix or None,
-        }
-        return validated(CompletionRequest, fields | {"stream": body.stream})
+        same = {name: getattr(body, name) or None for name in ("model", "prompt", "suffix", "stream")}
+        return validated(schemas.CompletionRequest, _options(body, notes) | same | {"prompt": body.prompt})
     if not body.prompt:  # it is to load the model
         return _chat(body, [], notes)
     system = [{"role": "system", "content": body.system}] if body.system else []
@@ -86,13 +75,12 @@ def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> ChatRequest
     return _chat(body, [*system, user], notes)
 
 
-def _chat(body: OllamaRequest, messages: list[Json], notes: Notes, **fields: Any) -> ChatRequest:
-    thinks = body.think
-    variables = None if thinks is None else {"enable_thinking": bool(thinks)}
-    effort = thinks if isinstance(thinks, str) else None
-    same = ("model", "stream", "speculative")
+def _chat(body: OllamaRequest, messages: list[Json], notes: Notes, **fields: Any) -> schemas.ChatRequest:
     fields |= _options(body, notes) | {"messages": messages}
-    return chat_request(body, same, chat_template_kwargs=variables, reasoning_effort=effort, **fields)
+    if body.think is not None:
+        fields["chat_template_kwargs"] = {"enable_thinking": bool(body.think)}
+        fields["reasoning_effort"] = body.think if isinstance(body.think, str) else None
+    return chat_request(body, ("model", "stream", "speculative"), **fields)
 
 
 def _message(where: str, message: Json) -> Json:
@@ -123,16 +111,14 @@ def _name_calls(messages: list[Json]) -> None:
 
 def _options(body: OllamaRequest, notes: Notes) -> Json:
     """Return the options as OpenAI's fields."""
-    options = {name: value for name, value in (body.options or {}).items() if name not in PLACES}
-    if others := [name for name in options if name not in OPTIONS]:
+    given = body.options or {}
+    if others := [name for name in given if name not in OPTIONS | PLACES]:
         notes.append(f"unknown options were ignored: {', '.join(others)}")
-    options = {name: value for name, value in options.items() if name in OPTIONS}
+    options = {name: value for name, value in given.items() if name in OPTIONS}
     options["max_tokens"] = options.pop("num_predict", None)
-    form = body.format or None
-    if form == "json":
-        options["response_format"] = {"type": "json_object"}
-    elif form is not None:
-        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": form, "strict": True}}
+    if body.format:
+        schema = {"type": "json_schema", "json_schema": {"schema": body.format, "strict": True}}
+        options["response_format"] = {"type": "json_object"} if body.format == "json" else schema
     return options
 
 
@@ -176,15 +162,8 @@ class OllamaWriter(BlockWriter):
             return out
         if not self._answers.all:
             return out | {"done_reason": "load"}
-        reason = "length" if self._answers.all[0].finish.is_truncated else "stop"
-        timings = self._answers.timings()
+        is_cut, timings = self._answers.all[0].finish.is_truncated, self._answers.timings()
         read, written = (round(1e6 * timings[f"{name}_ms"]) for name in ("prompt", "predicted"))
-        return out | {
-            "done_reason": reason,
-            "total_duration": read + written,
-            "load_duration": 0,
-            "prompt_eval_count": self._answers.n_prompt,
-            "prompt_eval_duration": read,
-            "eval_count": self._answers.n_tokens,
-            "eval_duration": written,
-        }
+        out |= {"done_reason": "length" if is_cut else "stop", "total_duration": read + written}
+        out |= {"prompt_eval_count": self._answers.n_prompt, "prompt_eval_duration": read}
+        return out | {"load_duration": 0, "eval_count": self._answers.n_tokens, "eval_duration": written}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
 from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, chat_request, only_functions
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, Json, Text
+from paceline.server.schemas import Body, ChatRequest, Json, Name, Objects, Text
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import truncated
@@ -37,14 +37,18 @@ class ReasoningOptions(Body):
     summary: str | None = None
 
 
+# Of a response: what is the same in all, and what is repeated from its request.
+FIXED: Json = {"object": "response", "store": False, "truncation": "disabled", "output": []}
+FIXED |= dict.fromkeys(("error", "incomplete_details", "previous_response_id", "usage"))
+REPEATED = ("instructions", "max_output_tokens", "parallel_tool_calls", "temperature", "top_p")
 SAME = ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token")
 
 
 class ResponsesRequest(Body):
     """POST /v1/responses"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
-    input: Text | Annotated[list[Json], Field(max_length=MAX_ITEMS)] = ""
+    model: Name = ""
+    input: Text | Objects = ""
     instructions: Text | None = None
     max_output_tokens: int | None = None
     temperature: Any = None
@@ -79,7 +83,7 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     tools: list[Json] | None = None
     choice: Any = body.tool_choice
     if body.tools is not None:
-        mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
+        mine = only_functions(body.tools, "function", "", notes)
         tools = [{"type": "function", "function": _without_type(tool)} for tool in mine]
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
@@ -246,29 +250,21 @@ class ResponsesWriter(BlockWriter):
         }
 
     def _response(self, status: str) -> Json:
-        body = self._body
-        return {
+        body, repeated = self._body, {name: getattr(self._body, name) for name in REPEATED}
+        base = {
             "id": f"resp_{self._key}",
-            "object": "response",
             "created_at": self._created,
             "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
             "model": self._model,
-            "output": [],
-            "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": None,
+        }
+        return {
+            **FIXED,
+            **base,
+            **repeated,
             "reasoning": {"effort": body.reasoning.effort, "summary": body.reasoning.summary},
-            "store": False,
-            "temperature": body.temperature,
             "text": {"format": body.text.format or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
-            "top_p": body.top_p,
-            "truncation": "disabled",
-            "usage": None,
             "metadata": body.metadata or {},
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
@@ -29,25 +29,21 @@ def validated(kind: type[R], fields: Json) -> R:
         raise RequestValidationError(error.errors(include_url=False)) from None
 
 
-def only_functions(tools: Iterable[Json], is_function: Callable[[Json], bool], notes: Notes) -> list[Json]:
-    """Return the functions among tools; the client's own kinds cannot be called here."""
-    tools = list(tools)
-    others = [tool for tool in tools if not is_function(tool)]
-    if others:
-        kinds = dict.fromkeys(truncated(str(tool.get("type")), 40) for tool in others)
-        notes.append(f"tools of type {', '.join(kinds)} were left out")
-    return [tool for tool in tools if is_function(tool)]
+def only_functions(tools: Sequence[Json], kind: str, default: str, notes: Notes) -> list[Json]:
+    """Return the tools of a kind, the functions; the client's own kinds cannot be called here."""
+    kinds = dict.fromkeys(truncated(str(tool.get("type", default)), 40) for tool in tools)
+    if others := [one for one in kinds if one != kind]:
+        notes.append(f"tools of type {', '.join(others)} were left out")
+    return [tool for tool in tools if tool.get("type", default) == kind]
 
 
 def call_arguments(text: str) -> Json | None:
     """Return a call's arguments as an object; None if they are no JSON object, as of a truncated call."""
-    clean = text.encode("utf-8", "replace").decode()
     try:
-        value = json.loads(clean or "{}")
+        value = json.loads(text.encode("utf-8", "replace") or "{}")
+        # Without NaN, and without lone surrogates that were escaped.
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        value = json.loads(written.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict):
-        return None
-    fixed = written.encode("utf-8", "replace").decode()  # escaped lone surrogates
-    return value if fixed == written else json.loads(fixed)
+    return value if isinstance(value, dict) else None
