@@ -16,11 +16,14 @@ from openai import OpenAI
 
 import paceline
 from paceline.backends.logit_drift import teacher_forced_logits
+from paceline.server.apis.anthropic import MessagesRequest, to_chat
 from paceline.server.app import is_named
 from paceline.server.convert import from_chat
 from paceline.server.schemas import ChatRequest
 from paceline.server.security import SecurityRules
+from paceline.speculative.errors import ModelError
 from paceline.speculative.sampling import logprob
+from paceline.text.messages import content_text
 from real_model import smollm2
 from serving import LONG, Served, serving
 
@@ -113,6 +116,18 @@ def test_the_items_of_a_turn_with_tools(openai: OpenAI) -> None:
     assert "".join(pieces) == final.arguments == call.arguments  # type: ignore[union-attr]
 
 
+def test_a_response_that_fails_ends_with_that(
+    served: Served, openai: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ModelError("broken")
+
+    monkeypatch.setattr(served.service.llm.target, "forward", fail)
+    last: Any = list(openai.responses.create(model="small", input="x", stream=True))[-1]
+    assert (last.type, last.sequence_number) == ("response.failed", 2)
+    assert last.response.status == "failed"
+
+
 def test_a_message_and_its_stream_are_the_chat_s_answer(claude: anthropic.Anthropic, colour: str) -> None:
     ask: Any = {"model": "small", "messages": HI, "max_tokens": 12, **COLD}
     made = claude.messages.create(**ask)
@@ -136,13 +151,15 @@ def test_tools_in_anthropic_s_form(claude: anthropic.Anthropic) -> None:
     assert use.input["zone"] in ("utc", "local")
     with claude.messages.stream(messages=HI, tool_choice={"type": "tool", "name": "time"}, **ask) as stream:
         assert stream.get_final_message().content[0].input == use.input  # type: ignore[union-attr]
-    result = {"type": "tool_result", "tool_use_id": use.id, "content": "noon"}
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "no clock", "is_error": True}
     turns: Any = [
         *HI,
         {"role": "assistant", "content": [use.to_dict()]},
         {"role": "user", "content": [result]},
     ]
     assert claude.messages.create(messages=turns, **ask).role == "assistant"
+    chat = to_chat(MessagesRequest(messages=turns), [])
+    assert content_text("", chat.messages[-1]["content"]) == "Error: no clock"
 
 
 def prompt_of(served: Served, path: str, body: dict[str, Any]) -> str:
@@ -197,10 +214,13 @@ def test_llama_server_s_routes(served: Served) -> None:
     fields = ["content", "generation_settings/n_predict"]
     some = served.post("/completion", ask | {"response_fields": fields}).json()
     assert some == {"content": whole["content"], "generation_settings/n_predict": 6}
-    lines = served.post("/completion", ask | {"stream": True, "return_progress": True}).text.split("\n\n")
+    lines = served.post(
+        "/completion", ask | {"stream": True, "return_progress": True, "n_probs": 1}
+    ).text.split("\n\n")
     parts = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert "".join(part["content"] for part in parts) == whole["content"]
     assert parts[-1]["stop"]
+    assert "completion_probabilities" not in parts[-1]  # the others have them
     assert next(part["prompt_progress"]["total"] for part in parts if "prompt_progress" in part) > 4
     prompts = [[1, 2], "three", {"prompt_string": "x"}, [4, " five"]]
     assert len(served.post("/completion", ask | {"prompt": prompts}).json()) == 4

@@ -141,6 +141,7 @@ BAD: list[tuple[str, str, str, str]] = [
     (COMPLETION, prompt([{}] * 50_000), "", "at most 128"),
     (COMPLETION, '{"prompt": "x", "suffix": "y"}', "", "no control tokens"),
     (COMPLETION, '{"prompt": "x", "mirostat": 2}', "", "leave it out"),
+    (f"{CHAT}/input_tokens", '{"messages": HI, "flavour": 1}', "flavour", "leave it out"),
     (COMPLETION, '{"prompt": "x", "echo": true, "suffix": "y"}', "", "echo and suffix"),
     ("/detokenize", '{"tokens": [999999]}', "", "the model's tokens are 0 to"),
 ]  # fmt: skip

@@ -43,8 +43,7 @@ def launch(
     url, key = f"http://127.0.0.1:{port}", os.environ.get("PACELINE_API_KEY", "")
     if dry_run:
         command, environment = configured(entry, url, "MODEL", key)
-        print("\n".join(f"{name}={value}" for name, value in environment.items()))
-        print(*command)
+        print(*(f"{name}={value}" for name, value in environment.items()), " ".join(command), sep="\n")
         return 0
     if shutil.which(entry.program) is None:
         raise MissingExtraError(f"{entry.program} is not installed: {entry.install}")

@@ -15,8 +15,7 @@ from paceline.cli.options import argument
 from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
-from paceline.server.keys import keys_of
-from paceline.server.settings import ServerSettings, with_context
+from paceline.server.settings import ServerSettings, keys_of, with_context
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
@@ -85,13 +84,12 @@ def serve(
     names = address["alias"] or [default_name(str(models.target))]
     loading = groups.with_drafting(models, drafters, drafting, corpora=corpora)
     keys = read_keys(address["api_key"], address["api_key_file"])
-    if engine is not None or rest:
+    if rest and engine is None:
+        raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
+    if engine is not None:
         from paceline.integrations.export import EngineRequest, command, launch
         from paceline.settings import Drafting
 
-        if engine is None:
-            first = (rest or [""])[0]
-            raise UsageError(f"{first}: arguments after -- are for another engine; name it (--engine)")
         require_unset(engine, given)
         if len(keys) > 1:
             raise UsageError(f"{engine} takes one API key")
@@ -180,9 +178,7 @@ def absolute_path(name: str | Path | None) -> str | Path | None:
 
 def read_keys(given: list[str] | None, file: Path | None) -> list[str]:
     """Return the API keys of options, a file or the environment. Raises UsageError for a file without any."""
-    keys = list(given or [])
     if file is not None:
-        keys += keys_of(file, read_text(file))
-    elif not keys and (variable := os.environ.get(options.variable("--api-key"))):
-        keys = [variable]
-    return keys
+        return [*(given or ()), *keys_of(file, read_text(file))]
+    variable = os.environ.get(options.variable("--api-key"))
+    return given or ([variable] if variable else [])

@@ -35,8 +35,7 @@ class SessionAffinityMiddleware:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         received: deque[Message] = deque()
         if scope["type"] == "http" and self._needs_session_id(scope):
-            body = await read_body(receive, received)
-            headers = dict(scope["headers"])
+            body, headers = await read_body(receive, received), dict(scope["headers"])
             key = headers.get(b"authorization") or headers.get(b"x-api-key") or b""
             if body is not None and (name := session_id(body, key)):
                 scope["headers"] = [*scope["headers"], (self._header, name.encode())]

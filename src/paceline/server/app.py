@@ -85,12 +85,12 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     def check_extra(fields: Iterable[tuple[tuple[str, ...], bool]], notes: list[str]) -> None:
         """Note fields that are ignored. Raises RequestValidationError for others, and with --strict."""
-        extra = dict(fields)
+        extra, strict = dict(fields), service.limits.strict
         unknown = [path for path, ignored in extra.items() if ignored]
-        if service.limits.strict and unknown:
-            raise invalid_field(unknown[0], "extra_forbidden")
-        if unsupported := [path for path in extra if path not in unknown]:
-            raise invalid_field(unsupported[0], "none_required")
+        refused = [(path, "extra_forbidden") for path in unknown if strict]
+        refused += [(path, "none_required") for path in extra if path not in unknown]
+        for path, kind in refused:
+            raise RequestValidationError([{"type": kind, "loc": path, "msg": "", "input": None}])
         if unknown:
             notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, unknown))}")
 
@@ -115,7 +115,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             return JSONResponse(writer.full(), headers=headers)
         stream = event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
         media = "application/x-ndjson" if api.as_lines else "text/event-stream"
-        return EventStreamResponse(stream, outputs.cancel, media, headers)
+        return EventStreamResponse(stream, outputs.cancel, media_type=media, headers=headers)
 
     async def embeddings(api: EmbeddingApi, request: Request, body: EmbeddingsRequest) -> Response:
         require_name(body.model)
@@ -210,10 +210,6 @@ def is_named(model: str, names: Sequence[str]) -> bool:
     given = {model, model.removesuffix(":latest")}
     patterns = (re.escape(name.removesuffix(":latest")).replace(r"\*", ".*") for name in names)
     return any(re.fullmatch(pattern, one, re.DOTALL) for pattern in patterns for one in given)
-
-
-def invalid_field(path: tuple[str, ...], kind: str) -> RequestValidationError:
-    return RequestValidationError([{"type": kind, "loc": path, "msg": "", "input": None}])
 
 
 def note_headers(notes: Sequence[str]) -> dict[str, str]:

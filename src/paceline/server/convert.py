@@ -115,9 +115,9 @@ def from_chat(
     given = request.messages[-1].get("content") if request.continue_final_message else None
     is_open = thought is not None and thought.is_open(end, content_text("content", given or ""))
     forced, thinks = force_call(form, choice), True
+    if forced is not None and grammar is not None:
+        raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
     if forced is not None:
-        if grammar is not None:
-            raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
         form, prefix, thinks = forced.format, forced.prefix, False
         grammar = from_schema(forced.json_schema, forced.name)
     elif grammar is not None and thought is not None and not thought.is_closed(end):
@@ -146,12 +146,11 @@ def chat_prompt(llm: LLM, request: schemas.ChatRequest, notes: list[str], answer
     if not llm.has_chat_template:
         use = "use /v1/completions, or serve an instruct model"
         raise UsageError(f"this model has no chat template, so it cannot chat: {use}")
-    variables = dict(request.chat_template_kwargs or {})
+    variables, going_on = dict(request.chat_template_kwargs or {}), request.continue_final_message
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
-        if request.reasoning_effort == "none":
-            variables.setdefault("enable_thinking", False)
-    going_on = request.continue_final_message
+    if request.reasoning_effort == "none":
+        variables.setdefault("enable_thinking", False)
     if request.add_generation_prompt is not None:
         variables["add_generation_prompt"] = request.add_generation_prompt
     if going_on and request.add_generation_prompt:
@@ -246,11 +245,10 @@ def max_new_tokens(llm: LLM, limits: ServerLimits, n_prompt: int, most: int | No
 
 def draft_limits(llm: LLM, request: schemas.SamplingRequest) -> tuple[int, frozenset[str] | None]:
     """Return the longest draft and the names of the allowed drafters. Raises UsageError for unknown names."""
-    speculative = request.speculative
-    if speculative is None or not speculative.enabled:
-        return UNLIMITED if speculative is None else 0, None
-    n_draft = UNLIMITED if speculative.n_max is None else speculative.n_max
-    if speculative.drafters is None:
+    speculative = request.speculative or schemas.Speculative()
+    longest = UNLIMITED if speculative.n_max is None else speculative.n_max
+    n_draft = longest if speculative.enabled else 0
+    if speculative.drafters is None or not speculative.enabled:
         return n_draft, None
     known = [] if llm.drafting.plain else llm.drafter.name.split(",")
     if unknown := [name for name in speculative.drafters if name not in known]:

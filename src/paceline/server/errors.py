@@ -23,8 +23,7 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (ClosingError, 503, "server_error", "unavailable", {"retry-after": "5"}),
     # OpenAI's client retries otherwise.
     (TooSlowError, 408, "server_error", "timeout", {"x-should-retry": "false"}),
-    # Clients that know it choose a model with a larger context.
-    # llama-server's type, OpenAI's code.
+    # llama-server's type, OpenAI's code: clients that know it choose a model with a larger context.
     (ContextError, 400, "exceed_context_size_error", "context_length_exceeded", {}),
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),

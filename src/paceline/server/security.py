@@ -87,9 +87,8 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         began, headers = monotonic(), Headers(scope=scope)
-        name = headers.get("x-request-id", "")
-        if not REQUEST_ID.fullmatch(name):
-            name = f"req-{secrets.token_hex(8)}"
+        given = REQUEST_ID.fullmatch(headers.get("x-request-id", ""))
+        name = given[0] if given else f"req-{secrets.token_hex(8)}"
         scope.setdefault("state", {}).update(client=self._client(scope, headers), log_fields={})
         replica, status = self._rules.replica, 0
         header = (b"x-replica", replica.encode()) if replica else (b"x-request-id", name.encode())

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.server.keys import keys_of
 from paceline.settings import LoadOptions, make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling_settings import Sampling
@@ -130,6 +129,15 @@ def with_context(options: LoadOptions) -> LoadOptions:
     room = CACHE_SHARE * max(0, free_memory() - facts.size)
     fits = min(MAX_CONTEXT, int(room / each) // 256 * 256) if each else MAX_CONTEXT
     return replace(options, engine=replace(engine, n_ctx=min(facts.n_ctx, max(MIN_CONTEXT, fits))))
+
+
+def keys_of(file: Path, text: str) -> list[str]:
+    """Return the keys in a file's text, one per line. Raises UsageError without any: a server without keys
+    would answer everybody."""
+    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    if not keys:
+        raise UsageError(f"{file}: holds no key; write one a line")
+    return keys
 
 
 def parse_replica_range(replicas: str) -> tuple[int, int]:

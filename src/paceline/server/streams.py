@@ -31,7 +31,7 @@ class CompletionOutputs:
     def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
         self._service, self._log_fields, self.ping_seconds = service, log, service.limits.ping_seconds
         self.handles, self._queue = service.submit_async(request.requests)
-        self._n_open = len(self.handles)
+        self.n_open = len(self.handles)
 
     async def next(self) -> tuple[int, StepOutput] | None:
         """Return the next output and its answer's index; None if a stream needs a sign of life.
@@ -43,7 +43,7 @@ class CompletionOutputs:
         except TimeoutError:
             return None
         if update.finish is not None:
-            self._n_open -= 1
+            self.n_open -= 1
             self._log_fields.update(log_fields(update.finish))
             error = update.finish.error
             if isinstance(error, UsageError | ClosingError | TooSlowError):
@@ -51,10 +51,6 @@ class CompletionOutputs:
             if error is not None:
                 raise HTTPException(500, MODEL_FAILED) from error
         return index, update
-
-    @property
-    def over(self) -> bool:
-        return not self._n_open
 
     async def queued(self) -> None:
         """Wait until the grammars are compiled and the requests queued. Raises what `next` raises."""
@@ -64,31 +60,25 @@ class CompletionOutputs:
 
     async def all(self, answers: Answers) -> None:
         """Wait for all outputs and add them to the answers."""
-        while not self.over:
+        while self.n_open:
             if (output := await self.next()) is not None:
                 answers.all[output[0]].deltas(output[1])
 
     def cancel(self) -> None:
         """Cancel the answers that have not ended."""
-        if self._n_open == len(self.handles):
+        if self.n_open == len(self.handles):
             self._log_fields.setdefault("reason", "cancelled")
         for handle in self.handles:
             self._service.cancel(handle)
 
 
 class EventStreamResponse(StreamingResponse):
-    """A stream of events or lines. `after` is called when it ends or its client disconnects."""
+    """A stream of events, or lines. `after` is called when it ends or its client disconnects."""
 
-    def __init__(
-        self,
-        content: AsyncIterator[str],
-        after: Callable[[], None],
-        media_type: str = "text/event-stream",
-        headers: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, content: AsyncIterator[str], after: Callable[[], None], **options: Any) -> None:
+        super().__init__(content, **{"media_type": "text/event-stream", **options})
         # nginx would hold the events back otherwise.
-        own = {"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
-        super().__init__(content, media_type=media_type, headers=own)
+        self.headers.update({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._after = after
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -108,7 +98,7 @@ async def event_stream(
         yield encode(event)
     last = monotonic()
     try:
-        while not outputs.over:
+        while outputs.n_open:
             if (output := await outputs.next()) is not None:
                 index, update = output
                 for event in writer.step(index, update, answers.all[index].deltas(update)):

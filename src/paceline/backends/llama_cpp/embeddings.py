@@ -30,16 +30,9 @@ class EmbeddingContext:
     def __init__(self, target: LlamaTarget, settings: Any) -> None:
         self._path, self._width, self._kernels = target.path, target.hidden_size, settings.kernels
         own_kernels.set_enabled(self._kernels)
-        self._context = binding.make_context(
-            target.model.pointer,
-            target.path,
-            settings,
-            n_ctx=target.caps.n_ctx,
-            sequences=1,
-            rows=ROWS,
-            n_batch=ROWS,
-            changes=[_show_states],
-        )
+        sizes: Any = {"n_ctx": target.caps.n_ctx, "sequences": 1, "rows": ROWS, "n_batch": ROWS}
+        make, model = binding.make_context, target.model.pointer
+        self._context = make(model, target.path, settings, changes=[_show_states], **sizes)
         self._batch = Batch(ROWS, ROWS, target.vocab.size)
 
     def mean(self, tokens: Sequence[int]) -> NDArray[np.float32]:

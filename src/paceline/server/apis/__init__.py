@@ -30,15 +30,11 @@ class Api:
     own_sampling: bool = False
 
 
-def unchanged(body: Any, _notes: Notes) -> Any:
-    return body
-
-
 # fmt: off
 APIS = (
     Api(("/v1/chat/completions", "/chat/completions"), "Chat", ChatRequest, openai.chat, openai.OpenAiWriter),
-    Api(("/v1/completions",), "Complete a text", CompletionRequest, unchanged, openai.OpenAiWriter),
-    Api(("/v1/fim/completions",), "Fill in the middle", FimRequest, unchanged, openai.OpenAiWriter),
+    Api(("/v1/completions",), "Complete a text", CompletionRequest, lambda it, _: it, openai.OpenAiWriter),
+    Api(("/v1/fim/completions",), "Fill in the middle", FimRequest, lambda it, _: it, openai.OpenAiWriter),
     Api(("/v1/responses", "/responses"), "Respond",
         openai_responses.ResponsesRequest, openai_responses.to_chat, openai_responses.ResponsesWriter),
     Api(("/v1/messages",), "Anthropic's chats",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from paceline.api import LLM
@@ -59,17 +58,17 @@ def embed(
     target: Embeds, texts: Sequence[Sequence[int]], body: EmbeddingsRequest
 ) -> Generator[None, None, list[Any]]:
     """Return the vectors of texts, each of length 1. Yields between two texts."""
-    vectors = list[NDArray[np.float32]]()
+    made = list[Any]()
     for tokens in texts:
         vector = target.embed(tokens)
         if body.dimensions is not None and body.dimensions > len(vector):
             raise UsageError(f"dimensions {body.dimensions}: this model has {len(vector)}: ask for no more")
         vector = vector[: body.dimensions]
-        vectors.append(vector / max(float(np.linalg.norm(vector)), 1e-12))
+        vector /= max(float(np.linalg.norm(vector)), 1e-12)
+        as_text = body.encoding_format == "base64"
+        made.append(base64.b64encode(vector.astype("<f4").tobytes()).decode() if as_text else vector.tolist())
         yield
-    if body.encoding_format == "float":
-        return [vector.tolist() for vector in vectors]
-    return [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+    return made
 
 
 def openai(model: str, vectors: list[Any], n_tokens: int) -> Json:
@@ -78,21 +77,14 @@ def openai(model: str, vectors: list[Any], n_tokens: int) -> Json:
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def llama_server(_model: str, vectors: list[Any], _n_tokens: int) -> list[Json]:
-    return [{"index": at, "embedding": [one]} for at, one in enumerate(vectors)]
-
-
-def ollama(model: str, vectors: list[Any], n_tokens: int) -> Json:
-    return {"model": model, "embeddings": vectors, "prompt_eval_count": n_tokens}
-
-
-def old_ollama(_model: str, vectors: list[Any], _n_tokens: int) -> Json:
-    return {"embedding": vectors[0]}
-
-
+# fmt: off
 EMBEDDINGS = (
     EmbeddingApi(("/v1/embeddings",), "Embed texts", openai),
-    EmbeddingApi(("/embedding", "/embeddings"), "llama-server's embeddings", llama_server),
-    EmbeddingApi(("/api/embed",), "Ollama's embeddings", ollama, truncates=True),
-    EmbeddingApi(("/api/embeddings",), "Ollama's embedding of one text", old_ollama, truncates=True),
+    EmbeddingApi(("/embedding", "/embeddings"), "llama-server's embeddings",
+                 lambda _model, made, _n: [{"index": at, "embedding": [one]} for at, one in enumerate(made)]),
+    EmbeddingApi(("/api/embed",), "Ollama's embeddings",
+                 lambda model, made, n: {"model": model, "embeddings": made, "prompt_eval_count": n}, True),
+    EmbeddingApi(("/api/embeddings",), "Ollama's embedding of one text",
+                 lambda _model, made, _n: {"embedding": made[0]}, True),
 )
+# fmt: on

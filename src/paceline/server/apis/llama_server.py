@@ -85,11 +85,11 @@ class LlamaWriter(Writer):
 
     def _ended(self, index: int, answer: AnswerState) -> Json:
         handle, end, body = answer.handle, answer.finish, self._body
-        asked, sampling = handle.request, asdict(handle.request.sampling)
+        given, sampling = handle.request, asdict(handle.request.sampling)
         del sampling["dry_breakers"]
-        biases = asked.sampling.logit_bias.items()
+        biases = given.sampling.logit_bias.items()
         sampling["logit_bias"] = [{"token": token, "bias": finite_logprob(bias)} for token, bias in biases]
-        settings = {"n_predict": asked.max_tokens, "seed": asked.seed, "stop": list(asked.stop), **sampling}
+        settings = {"n_predict": given.max_tokens, "seed": given.seed, "stop": list(given.stop), **sampling}
         return {
             "index": index,
             "content": handle.text,

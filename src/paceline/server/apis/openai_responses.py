@@ -114,19 +114,17 @@ def _add_item(messages: list[Json], where: str, item: Json, notes: Notes) -> Non
     kind = item.get("type", "message")
     if kind == "message":
         content = item.get("content")
-        if isinstance(content, list):
-            content = [_part(part) for part in content]
+        content = [_part(part) for part in content] if isinstance(content, list) else content
         last: Json = messages[-1] if messages else {}
         if item.get("role") == "assistant" and last.get("role") == "assistant" and not last["content"]:
             last["content"] = content  # after its thoughts
-            return
-        messages.append({"role": item.get("role"), "content": content})
+        else:
+            messages.append({"role": item.get("role"), "content": content})
     elif kind == "reasoning":
         lists = (typed.items(f"{where}: its {name}", item.get(name) or ()) for name in ("content", "summary"))
         parts = [part for one in lists for part in one]
         texts = [typed.mapping(where, part, "a part with text").get("text") for part in parts]
-        thought = "\n".join(text for text in texts if isinstance(text, str))
-        if thought:
+        if thought := "\n".join(text for text in texts if isinstance(text, str)):
             messages.append({"role": "assistant", "content": "", "reasoning_content": thought})
     elif kind in ("function_call", "custom_tool_call"):
         if not messages or messages[-1]["role"] != "assistant":
@@ -185,28 +183,22 @@ class ResponsesWriter(BlockWriter):
 
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at: Json = {"output_index": block.index}
-        item_id = {"item_id": self._name(block), **at}
-        inner = item_id if block.kind == "call" else {**item_id, "content_index": 0}
+        inner, is_call = {"item_id": self._name(block), **at}, block.kind == "call"
+        inner |= {} if is_call else {"content_index": 0}
+        extra: Json = {"logprobs": []} if block.kind == "text" else {}
         if action == "start":
-            item = self._item(block, "in_progress")
-            empty: Json = {"arguments": ""} if block.kind == "call" else {"content": []}
-            yield self._event("response.output_item.added", item={**item, **empty}, **at)
-            if block.kind != "call":
+            empty: Json = {"arguments": ""} if is_call else {"content": []}
+            item = self._item(block, "in_progress") | empty
+            yield self._event("response.output_item.added", item=item, **at)
+            if not is_call:
                 yield self._event("response.content_part.added", part=_part_of(block, ""), **inner)
         elif action == "text":
-            extra: Json = {"logprobs": []} if block.kind == "text" else {}
-            if self._body.timings_per_token:
-                extra["timings"] = self._answers.timings()
+            extra |= {"timings": self._answers.timings()} if self._body.timings_per_token else {}
             yield self._event(f"{DELTAS[block.kind]}.delta", delta=text, **inner, **extra)
         else:
-            done = (
-                {"arguments": block.text, "name": block.name}
-                if block.kind == "call"
-                else {"text": block.text}
-            )
-            extra = {"logprobs": []} if block.kind == "text" else {}
+            done = {"arguments": block.text, "name": block.name} if is_call else {"text": block.text}
             yield self._event(f"{DELTAS[block.kind]}.done", **done, **inner, **extra)
-            if block.kind != "call":
+            if not is_call:
                 yield self._event("response.content_part.done", part=_part_of(block, block.text), **inner)
             yield self._event("response.output_item.done", item=self._item(block, self._status(block)), **at)
 
