@@ -20,7 +20,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
 from paceline.backends.interface import Embeds
-from paceline.server import info, page, schemas
+from paceline.server import info, page, schemas, streams
 from paceline.server.apis import APIS, COUNTED, Api
 from paceline.server.apis.answer import Answers, prompt_logprobs
 from paceline.server.apis.embeddings import EMBEDDINGS, EmbeddingApi, EmbeddingsRequest, embed, input_tokens
@@ -29,13 +29,6 @@ from paceline.server.errors import install_handlers
 from paceline.server.schemas import Json
 from paceline.server.security import SecurityMiddleware, SecurityRules
 from paceline.server.service import ServingEngine
-from paceline.server.streams import (
-    CompletionOutputs,
-    EventStreamResponse,
-    event_stream,
-    sse_event,
-    until_disconnect,
-)
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable, truncated
 from paceline.speculative.stats import Logprob
@@ -101,21 +94,21 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         headers, n_top, scores = note_headers(notes), parsed.prompt_logprobs, list[list[Logprob]]()
         for one in parsed.requests[:: parsed.n] if n_top is not None else ():
             score = partial(prompt_logprobs, llm.target, one.prompt, n_top or 0)
-            scores.append(await until_disconnect(request, service.run(score)))
-        outputs = CompletionOutputs(service, parsed, request.state.log_fields)
+            scores.append(await streams.until_disconnect(request, service.run(score)))
+        outputs = streams.CompletionOutputs(service, parsed, request.state.log_fields)
         answers = Answers(llm, parsed, outputs.handles, scores)
         writer = api.writer(answers, body.model or listed[0], body)
         try:
             # A stream waits until its requests are queued: an error before that sets the HTTP status.
-            await until_disconnect(request, outputs.queued() if body.stream else outputs.all(answers))
+            await streams.until_disconnect(request, outputs.queued() if body.stream else outputs.all(answers))
         except BaseException:
             outputs.cancel()
             raise
         if not body.stream:
             return JSONResponse(writer.full(), headers=headers)
-        stream = event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
+        stream = streams.event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
         media = "application/x-ndjson" if api.as_lines else "text/event-stream"
-        return EventStreamResponse(stream, outputs.cancel, media_type=media, headers=headers)
+        return streams.EventStreamResponse(stream, outputs.cancel, media_type=media, headers=headers)
 
     async def embeddings(api: EmbeddingApi, request: Request, body: EmbeddingsRequest) -> Response:
         require_name(body.model)
@@ -124,7 +117,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
             raise HTTPException(501, "this model makes no embeddings: serve a GGUF or transformers model")
         check_extra(body.extra_fields(), notes)
         texts = await asyncio.to_thread(input_tokens, llm, body, truncates=api.truncates)
-        vectors = await until_disconnect(request, service.run(partial(embed, target, texts, body)))
+        vectors = await streams.until_disconnect(request, service.run(partial(embed, target, texts, body)))
         made = api.form(body.model or listed[0], vectors, sum(map(len, texts)))
         return JSONResponse(made, headers=note_headers(notes))
 
@@ -181,7 +174,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def live(request: Request) -> Response:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return EventStreamResponse(live_stats_events(service, listed[0]), lambda: None)
+        return streams.EventStreamResponse(live_stats_events(service, listed[0]), lambda: None)
 
     def add_asset(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
@@ -226,5 +219,7 @@ async def live_stats_events(service: ServingEngine, name: str) -> AsyncIterator[
     while not service.problem:
         counts = {"running": service.running, "sessions": service.sessions}
         counts |= {"waiting": service.waiting, "queue": service.limits.queue}
-        yield sse_event(("", {"model": name, "engine": engine, **counts, **service.live_stats.state()}))
+        yield streams.sse_event(
+            ("", {"model": name, "engine": engine, **counts, **service.live_stats.state()})
+        )
         await asyncio.sleep(LIVE_INTERVAL_SECONDS)

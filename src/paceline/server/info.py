@@ -136,9 +136,8 @@ def add_routes(
             return list(piece)
 
     def require_tokens(name: str, tokens: Sequence[int]) -> None:
-        size = target.vocab.size
-        if wrong := [token for token in tokens if not 0 <= token < size]:
-            raise UsageError(f"{name}: {wrong[0]}: the model's tokens are 0 to {size - 1}")
+        if wrong := [token for token in tokens if not 0 <= token < target.vocab.size]:
+            raise UsageError(f"{name}: {wrong[0]}: the model's tokens are 0 to {target.vocab.size - 1}")
 
     @app.post("/detokenize", summary="Tokens to text")
     def detokenize(body: schemas.DetokenizeRequest) -> Json:

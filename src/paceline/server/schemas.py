@@ -93,9 +93,8 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in limit_entries(data, MAX_FIELDS).items() if value is not None}
+        given = limit_entries(data, MAX_FIELDS)
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
     def extra_fields(self, *where: str) -> Iterator[tuple[tuple[str, ...], bool]]:
         """Yield the path of each further field, and whether it is ignored: others would change the answer."""

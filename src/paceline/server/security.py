@@ -232,6 +232,5 @@ def _key(headers: Headers) -> str:
 
 def _host(header: str) -> str:
     """Return the host without its port, in lower case; nothing for a header that is neither."""
-    header = header.lower()
-    matched = HOST.fullmatch(header)
+    matched = HOST.fullmatch(header := header.lower())
     return matched[1] if matched else header if header.count(":") > 1 else ""

@@ -86,11 +86,9 @@ class ServerSettings(ServerLimits):
     def rules(self) -> SecurityRules:
         from paceline.server.security import SecurityRules
 
-        keys, file = list(self.api_key), self.api_key_file
-        if file is not None:
-            keys += keys_of(Path(file), Path(file).read_text(encoding="utf-8"))
-        limit = round(self.body_limit * 1e6)
-        return SecurityRules(keys, self.hosts, self.trusted_proxy, limit, cors=self.cors)
+        file, limit = self.api_key_file, round(self.body_limit * 1e6)
+        more = [] if file is None else keys_of(Path(file), Path(file).read_text(encoding="utf-8"))
+        return SecurityRules([*self.api_key, *more], self.hosts, self.trusted_proxy, limit, cors=self.cors)
 
     def server(self, llm: LLM, rules: SecurityRules) -> tuple[ServingEngine, FastAPI]:
         """Return the engine of a loaded model, and its ASGI application."""

@@ -50,10 +50,6 @@ APIS = (
         llama_server.InfillRequest, llama_server.to_completion, llama_server.LlamaWriter, own_sampling=True),
 )
 # fmt: on
+CHATS = ("/v1/responses", "/v1/chat/completions", "/chat/completions")
 # Routes that count the tokens of such a request.
-COUNTED = {
-    "/v1/messages": "/v1/messages/count_tokens",
-    "/v1/responses": "/v1/responses/input_tokens",
-    "/v1/chat/completions": "/v1/chat/completions/input_tokens",
-    "/chat/completions": "/chat/completions/input_tokens",
-}
+COUNTED = {"/v1/messages": "/v1/messages/count_tokens", **{path: f"{path}/input_tokens" for path in CHATS}}

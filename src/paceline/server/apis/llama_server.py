@@ -44,8 +44,7 @@ def to_completion(body: LlamaRequest, _notes: Notes) -> schemas.CompletionReques
     most = body.max_tokens if body.n_predict is None else body.n_predict
     # 0 only reads the prompt in llama-server; -1 is a random seed.
     fields |= {"max_tokens": 1 if most == 0 else most, "logprobs": body.n_probs or None}
-    if body.seed == -1:
-        fields["seed"] = None
+    fields["seed"] = None if body.seed == -1 else body.seed
     if not isinstance(body, InfillRequest):
         return validated(schemas.CompletionRequest, fields)
     fields |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
@@ -79,9 +78,9 @@ class LlamaWriter(Writer):
         return made if len(made) > 1 else made[0]
 
     def _part(self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json:
-        out: Json = {"index": index, "content": text, "tokens": list(tokens), "stop": False, "id_slot": -1}
-        out |= {"tokens_predicted": self._answers.n_tokens, "tokens_evaluated": self._answers.n_prompt}
-        return out | self._probabilities(tokens, logprobs)
+        counts = {"tokens_predicted": self._answers.n_tokens, "tokens_evaluated": self._answers.n_prompt}
+        new = {"index": index, "content": text, "tokens": list(tokens), "stop": False, "id_slot": -1}
+        return {**new, **counts, **self._probabilities(tokens, logprobs)}
 
     def _ended(self, index: int, answer: AnswerState) -> Json:
         handle, end, body = answer.handle, answer.finish, self._body
