@@ -16,7 +16,8 @@ from paceline.api import LLM
 from paceline.request_handle import Finish, StepOutput
 from paceline.server import app, listen
 from paceline.server.security import SecurityMiddleware, SecurityRules
-from paceline.server.service import ServerLimits, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import ServerLimits
 from paceline.speculative.request import GenerationRequest
 
 LONG = 60.0  # seconds that nothing here takes

@@ -14,7 +14,7 @@ from gguf_files import write_llama
 from paceline.api import LLM
 from paceline.server.convert import from_chat
 from paceline.server.schemas import ChatRequest
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.text.messages import parse_tool_choice
 from paceline.text.tools.formats import force_call
 from paceline.text.tools.parser import AnswerParser
@@ -98,12 +98,12 @@ def test_thoughts_are_parsed_and_a_grammar_begins_after_them(
     made = write_llama(tmp_path / "a.gguf", control_tokens=controls, chat_template=template)
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     with paceline.load(made, drafters="none", threads=1, n_ctx=512) as llm:
-        free = from_chat(llm, ServerLimits(), ChatRequest(**chat))
+        free = from_chat(llm, ServerLimits(), ChatRequest(**chat), "", [])
         schema: Any = {"response_format": {"type": "json_object"}}
-        bound = from_chat(llm, ServerLimits(), ChatRequest(**chat, **schema))
+        bound = from_chat(llm, ServerLimits(), ChatRequest(**chat, **schema), "", [])
         began = [*chat["messages"], {"role": "assistant", "content": f"{open_}a"}]
         going_on = {"messages": began, "continue_final_message": True}
-        later = from_chat(llm, ServerLimits(), ChatRequest(**chat | going_on)).new_parser
+        later = from_chat(llm, ServerLimits(), ChatRequest(**chat | going_on), "", []).new_parser
         assert later
         assert later().parse(f"b{close}c").reasoning == "b"
         ends = [llm.prompt_end(one.requests[0].prompt) for one in (free, bound)]

@@ -46,7 +46,7 @@ class EngineOptions:
     exact_greedy: as always with Paceline's kernels. Otherwise all passes have n_draft + 1 rows, so that a
     plain step costs as much, and drafts are chains."""
 
-    n_ctx: int = setting(0, "Tokens of context. Default: up to 4,096.", 0)
+    n_ctx: int = setting(0, "Tokens of context. Default: up to 4,096; of serve: 32,768.", 0)
     threads: int | None = setting(None, "Threads. Default: one per physical core.")
     gpu_layers: int = setting(0, "Layers of each model on a GPU; 99: all.", 0)
     flash_attention: bool | None = setting(None, "Flash attention.")

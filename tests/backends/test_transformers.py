@@ -182,6 +182,7 @@ def test_the_output_layer_and_the_embeddings_are_those_of_the_model(kind: str, f
         out = target.forward([(session, EMPTY)], RequiredOutputs(layers=(0, target.layers)))[0]
         states = out.features.hidden.cpu().numpy()
         assert head.weight.shape == (V, 32)
+        assert np.abs(target.embed(PROMPT) - states[:, 1].mean(axis=0)).max() < 1e-4
         assert np.abs(head.weight @ states[-1, 1] - out.logits(0)).max() < 1e-4
         scale = 32**0.5 if kind == "gemma3_text" else 1.0
         embeddings = scale * target.token_embeddings(PROMPT)

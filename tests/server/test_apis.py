@@ -8,15 +8,22 @@ from typing import Any
 
 import anthropic
 import httpx2
+import numpy as np
 import ollama
 import pytest
+from llama_cpp import Llama
 from openai import OpenAI
 
 import paceline
+from paceline.backends.logit_drift import teacher_forced_logits
+from paceline.server.apis.anthropic import MessagesRequest, to_chat
 from paceline.server.app import is_named
 from paceline.server.convert import from_chat
 from paceline.server.schemas import ChatRequest
 from paceline.server.security import SecurityRules
+from paceline.speculative.errors import ModelError
+from paceline.speculative.sampling import logprob
+from paceline.text.messages import content_text
 from real_model import smollm2
 from serving import LONG, Served, serving
 
@@ -109,6 +116,18 @@ def test_the_items_of_a_turn_with_tools(openai: OpenAI) -> None:
     assert "".join(pieces) == final.arguments == call.arguments  # type: ignore[union-attr]
 
 
+def test_a_response_that_fails_ends_with_that(
+    served: Served, openai: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ModelError("broken")
+
+    monkeypatch.setattr(served.service.llm.target, "forward", fail)
+    last: Any = list(openai.responses.create(model="small", input="x", stream=True))[-1]
+    assert (last.type, last.sequence_number) == ("response.failed", 2)
+    assert last.response.status == "failed"
+
+
 def test_a_message_and_its_stream_are_the_chat_s_answer(claude: anthropic.Anthropic, colour: str) -> None:
     ask: Any = {"model": "small", "messages": HI, "max_tokens": 12, **COLD}
     made = claude.messages.create(**ask)
@@ -132,13 +151,15 @@ def test_tools_in_anthropic_s_form(claude: anthropic.Anthropic) -> None:
     assert use.input["zone"] in ("utc", "local")
     with claude.messages.stream(messages=HI, tool_choice={"type": "tool", "name": "time"}, **ask) as stream:
         assert stream.get_final_message().content[0].input == use.input  # type: ignore[union-attr]
-    result = {"type": "tool_result", "tool_use_id": use.id, "content": "noon"}
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "no clock", "is_error": True}
     turns: Any = [
         *HI,
         {"role": "assistant", "content": [use.to_dict()]},
         {"role": "user", "content": [result]},
     ]
     assert claude.messages.create(messages=turns, **ask).role == "assistant"
+    chat = to_chat(MessagesRequest(messages=turns), [])
+    assert content_text("", chat.messages[-1]["content"]) == "Error: no clock"
 
 
 def prompt_of(served: Served, path: str, body: dict[str, Any]) -> str:
@@ -193,10 +214,13 @@ def test_llama_server_s_routes(served: Served) -> None:
     fields = ["content", "generation_settings/n_predict"]
     some = served.post("/completion", ask | {"response_fields": fields}).json()
     assert some == {"content": whole["content"], "generation_settings/n_predict": 6}
-    lines = served.post("/completion", ask | {"stream": True, "return_progress": True}).text.split("\n\n")
+    lines = served.post(
+        "/completion", ask | {"stream": True, "return_progress": True, "n_probs": 1}
+    ).text.split("\n\n")
     parts = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert "".join(part["content"] for part in parts) == whole["content"]
     assert parts[-1]["stop"]
+    assert "completion_probabilities" not in parts[-1]  # the others have them
     assert next(part["prompt_progress"]["total"] for part in parts if "prompt_progress" in part) > 4
     prompts = [[1, 2], "three", {"prompt_string": "x"}, [4, " five"]]
     assert len(served.post("/completion", ask | {"prompt": prompts}).json()) == 4
@@ -229,13 +253,69 @@ def test_what_changes_nothing_passes_and_what_is_left_out_is_said(served: Served
         ("/v1/messages", {"messages": HI, "tools": [{"name": "a"}], "tool_choice": {"type": []}}, "its type"),
         ("/v1/responses", {"input": "x", "metadata": {"a": "\ud800"}}, "UTF-8"),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "stores no responses"),
-        ("/v1/embeddings", {"input": "x"}, "computes no embeddings"),
+        ("/v1/embeddings", {"input": "x", "dimensions": 10**6}, "ask for no more"),
+        ("/v1/embeddings", {"input": "x " * 2000}, "the context 1,024"),
+        ("/v1/embeddings", {"input": [[10**9]]}, "outside the vocabulary"),
+        ("/v1/embeddings", {"input": []}, "list is empty"),
     ],
 )
 def test_what_an_api_cannot_do(path: str, body: Any, words: str, served: Served) -> None:
     answer = served.post_text(path, json.dumps(body))
     assert answer.status_code in (400, 501)
     assert words in answer.text
+
+
+def test_prompts_are_echoed_with_their_log_probabilities(served: Served, openai: OpenAI) -> None:
+    """As lm-eval asks for them: the tokens of several prompts, and one more."""
+    texts = ["The capital of France is Paris", "One, two, three, four, five, six, " * 20]
+    prompts = [served.post("/tokenize", {"content": text}).json()["tokens"] for text in texts]
+    ask: Any = {"model": "small", "echo": True, "logprobs": 1, "seed": 1, **GREEDY}
+    made = openai.completions.create(prompt=prompts, max_tokens=1, **ask).choices
+    target = served.service.llm.target
+    for choice, text, prompt in zip(made, texts, prompts, strict=True):
+        assert choice.text.startswith(text)
+        known: Any = choice.logprobs
+        assert (known.token_logprobs[0], known.top_logprobs[0], known.text_offset[0]) == (None, None, 0)
+        assert "".join(known.tokens) == choice.text
+        with served.service.llm.engine.exclusive():
+            rows = teacher_forced_logits(target, prompt, 1, 1)
+        plain = [logprob(row, token)[0] for row, token in zip(rows, prompt[1:], strict=True)]
+        assert np.abs(np.array(known.token_logprobs[1:-1]) - plain).max() < 0.05  # bfloat16: other rows
+        best = [max(top.values()) for top in known.top_logprobs[1:]]
+        assert all(top >= one for top, one in zip(best, known.token_logprobs[1:], strict=True))
+    whole = openai.completions.create(prompt=texts[0], max_tokens=0, **ask)
+    assert whole.usage is not None
+    assert (whole.choices[0].text, whole.usage.completion_tokens) == (texts[0], 0)
+    assert len(whole.choices[0].logprobs.tokens) == len(prompts[0])
+    for n in (0, 3):
+        stream = openai.completions.create(prompt=texts[0], max_tokens=n, stream=True, **ask)
+        chunks = [chunk.choices[0] for chunk in stream]
+        assert chunks[0].text == texts[0]
+        counts = [len(one.logprobs.tokens or ()) for one in chunks if one.logprobs is not None]
+        assert sum(counts) == len(prompts[0]) + n
+
+
+def test_embeddings_are_those_of_llama_cpp(served: Served, openai: OpenAI, llama: ollama.Client) -> None:
+    texts = ["One, two, three.", "Rivers of Europe " * 60]
+    reference = Llama(str(smollm2()), embedding=True, pooling_type=1, n_ctx=512, n_ubatch=512, verbose=False)
+    expected = np.array([reference.embed(text, normalize=True) for text in texts])
+    reference.close()
+
+    def is_near(vectors: Any, n: int = 2, size: int = 576) -> bool:
+        """Whether vectors have length 1 and the reference's directions, but for rounding in other passes."""
+        some = expected[:n, :size] / np.linalg.norm(expected[:n, :size], axis=1, keepdims=True)
+        return bool(np.all((np.array(vectors) * some).sum(axis=1) > 0.9995))
+
+    made = openai.embeddings.create(model="small", input=texts)  # as base64
+    assert is_near([one.embedding for one in made.data])
+    assert made.usage.prompt_tokens > 180
+    tokens = served.post("/tokenize", {"content": texts[0]}).json()["tokens"]
+    short = openai.embeddings.create(model="small", input=tokens, dimensions=96, encoding_format="float")
+    assert is_near([short.data[0].embedding], 1, 96)
+    assert is_near(llama.embed("small", texts).embeddings)
+    assert is_near([llama.embeddings("small", texts[0]).embedding], 1)
+    assert is_near(served.post("/embedding", {"content": texts[0]}).json()[0]["embedding"], 1)
+    assert len(llama.embed("small", "x " * 2000, dimensions=4).embeddings[0]) == 4  # cut to the context
 
 
 def test_options_of_ollama_are_those_of_sampling(served: Served) -> None:
@@ -276,7 +356,7 @@ def test_answers_are_parsed_with_their_control_tokens(
     llm = served.service.llm
     monkeypatch.setitem(vars(llm), "visible_control_tokens", {5: b"<mark>"})
     tools = [{"type": "function", "function": {"name": "time", "parameters": TIME}}]
-    parsed = from_chat(llm, served.service.limits, ChatRequest(messages=HI, tools=tools))
+    parsed = from_chat(llm, served.service.limits, ChatRequest(messages=HI, tools=tools), "", [])
     assert parsed.requests[0].visible_control_tokens == {5: b"<mark>"}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import paceline
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from real_model import smollm2
 from serving import LONG, Served, serving
 
@@ -141,7 +141,8 @@ BAD: list[tuple[str, str, str, str]] = [
     (COMPLETION, prompt([{}] * 50_000), "", "at most 128"),
     (COMPLETION, '{"prompt": "x", "suffix": "y"}', "", "no control tokens"),
     (COMPLETION, '{"prompt": "x", "mirostat": 2}', "", "leave it out"),
-    (COMPLETION, '{"prompt": "x", "echo": true}', "echo", "True is not supported here: use False"),
+    (f"{CHAT}/input_tokens", '{"messages": HI, "flavour": 1}', "flavour", "leave it out"),
+    (COMPLETION, '{"prompt": "x", "echo": true, "suffix": "y"}', "", "echo and suffix"),
     ("/detokenize", '{"tokens": [999999]}', "", "the model's tokens are 0 to"),
 ]  # fmt: skip
 

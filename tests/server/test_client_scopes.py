@@ -10,7 +10,8 @@ import paceline
 from paceline.request_handle import StepOutput
 from paceline.server.convert import from_completion
 from paceline.server.schemas import CompletionRequest
-from paceline.server.service import ServerLimits, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import ServerLimits
 
 REQUEST = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 
@@ -19,7 +20,7 @@ def accepted(service: ServingEngine, client: str) -> int:
     """Return the accepted tokens of `suffix` in an answer that is the same every time."""
     outputs: queue.Queue[StepOutput] = queue.Queue()
     body = CompletionRequest.model_validate(REQUEST)
-    parsed = from_completion(service.llm, service.limits, body, client)
+    parsed = from_completion(service.llm, service.limits, body, client, [])
     service.submit(parsed.requests, lambda _, output: outputs.put(output))
     while (finish := outputs.get(timeout=60).finish) is None:
         pass

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from paceline.api import LLM
-from paceline.server.service import ServerLimits, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import ServerLimits
 from paceline.speculative.errors import TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.text import grammar

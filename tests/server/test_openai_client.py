@@ -16,7 +16,7 @@ from openai import OpenAI
 import paceline
 from paceline.api import LLM
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.speculative.errors import ModelError
 from real_model import smollm2
 from serving import LONG, Gate, Served, serving, until

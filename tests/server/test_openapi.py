@@ -17,7 +17,8 @@ from paceline.api import LLM
 from paceline.server import app
 from paceline.server.apis import COUNTED
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServerLimits, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import ServerLimits
 from real_model import smollm2
 
 load_all_checks()
@@ -42,6 +43,7 @@ OPERATIONS = [
     *(("POST", "/v1/chat/completions", 100), ("POST", "/v1/completions", 100)),
     *(("POST", path, 40) for path in ("/v1/responses", "/v1/messages", "/api/chat", "/api/generate")),
     *(("POST", path, 20) for path in ("/completion", "/infill", "/v1/fim/completions", "/apply-template")),
+    *(("POST", path, 20) for path in ("/v1/embeddings", "/embedding", "/api/embed", "/api/embeddings")),
     *(("POST", path, 10) for path in COUNTED.values() if path.startswith("/v1")),
     *(("GET", f"/api/{name}", 1) for name in ("version", "tags", "ps")),
     *(("GET", "/props", 1), ("GET", "/slots", 1), ("POST", "/api/show", 20)),

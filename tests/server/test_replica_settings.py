@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import ValidationError
 
 import paceline
+from paceline.hardware import probe
+from paceline.models.headers import header
 from paceline.server.metrics import Metrics, prometheus_text
 from paceline.server.replicas import add_replica_label, check_cluster_resources, merge_metrics
 from paceline.server.security import SecurityRules
-from paceline.server.settings import ServerSettings, parse_replica_range
+from paceline.server.settings import ServerSettings, parse_replica_range, with_context
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
+from real_model import smollm2
 from serving import serving
 
 
@@ -25,8 +29,31 @@ def test_replicas_are_a_number_or_a_range(given: Any, bounds: tuple[int, int]) -
 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
 def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
-    with pytest.raises(ValidationError, match=r"say how many, 4 or 2\.\.8"):
+    with pytest.raises(UsageError, match=r"say how many, 4 or 2\.\.8"):
         ServerSettings(replicas=said)
+
+
+@pytest.mark.parametrize(
+    ("engine", "trained", "free", "chosen"),
+    [
+        ({}, 8192, 1 << 40, 8192),
+        ({}, 1 << 20, 1 << 40, 32768),
+        ({}, 1 << 20, 0, 4096),
+        ({}, 2048, 0, 2048),
+        ({"sessions": 4}, 1 << 20, 3 << 30, 16896),
+        ({"sessions": 4, "cache_type": "f32"}, 1 << 20, 3 << 30, 8448),
+        ({"n_ctx": 99}, 8192, 1 << 40, 99),
+        ({"gpu_layers": 9}, 8192, 1 << 40, 0),
+        ({}, 0, 1 << 40, 0),
+    ],
+)
+def test_the_context_is_the_model_s_as_far_as_memory_goes(
+    engine: dict[str, Any], trained: int, free: int, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = header.read_model_facts(Path(smollm2()), tokens=False)
+    monkeypatch.setattr(header, "facts_or_note", lambda *_: replace(facts, n_ctx=trained))
+    monkeypatch.setattr(probe, "free_memory", lambda: free)
+    assert with_context(LoadOptions.of(smollm2(), **engine)).engine.n_ctx == chosen
 
 
 @pytest.mark.parametrize(
@@ -36,8 +63,8 @@ def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
 def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
     given: dict[str, Any], cpus: float, threads: int | None
 ) -> None:
-    settings = ServerSettings(load=LoadOptions.of(**given), num_cpus=cpus)
-    assert settings.loading().engine.threads == threads
+    made = ServerSettings(load=LoadOptions.of(**given), num_cpus=cpus)
+    assert made.loading().engine.threads == threads
 
 
 def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:

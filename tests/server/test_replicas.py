@@ -29,7 +29,7 @@ from paceline import LLM
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
 from paceline.server.replicas import NAME, build
 from paceline.server.settings import ServerSettings
-from paceline.settings import LoadOptions
+from paceline.settings import LoadOptions, make_settings
 
 pytestmark = [
     pytest.mark.serial,
@@ -60,7 +60,7 @@ class Site:
 def settings() -> ServerSettings:
     load = LoadOptions.of(MODEL, drafters=["lookup"])
     limits: dict[str, Any] = {"sessions": 2, "shutdown_timeout": 20.0}
-    return ServerSettings(load=load, alias=["toy"], replicas="3", quiet=True, **limits)
+    return ServerSettings(load=load, alias=("toy",), replicas="3", quiet=True, **limits)
 
 
 def sources() -> str:
@@ -242,7 +242,7 @@ def test_the_example_is_what_ray_and_the_replicas_take() -> None:
     (application,) = said.applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
     args: Any = application.args
-    assert ServerSettings.model_validate(args).replicas == "2..8"
+    assert make_settings(ServerSettings, args).replicas == "2..8"
     assert build(args)._bound_deployment.name == NAME
     assert [deployment.name for deployment in application.deployments] == [NAME]
 

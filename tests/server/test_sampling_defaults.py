@@ -13,7 +13,7 @@ import paceline
 from gguf_files import write_llama
 from paceline.server.convert import from_completion, request_grammar, to_sampling
 from paceline.server.schemas import CompletionRequest
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING
@@ -36,7 +36,7 @@ def test_a_request_that_does_not_say_gets_openai_s_defaults_or_the_operator_s(
 ) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
         request = CompletionRequest.model_validate({"prompt": [1], **request_})
-        (ask,) = from_completion(llm, ServerLimits(sampling=given), request, "").requests
+        (ask,) = from_completion(llm, ServerLimits(sampling=given), request, "", []).requests
     assert ask.sampling == expected
 
 
@@ -105,7 +105,7 @@ def test_samplers_texts_and_predictions_become_tokens() -> None:
     }  # fmt: skip
     with paceline.load("toy:", drafters="prediction") as llm:
         request = CompletionRequest.model_validate({"prompt": [1], **fields})
-        (ask,) = from_completion(llm, ServerLimits(), request, "").requests
+        (ask,) = from_completion(llm, ServerLimits(), request, "", []).requests
         one, two, three, four = (llm.tokens(digit)[-1] for digit in "1234")
         same = llm.request([1], logit_bias=[("12", -1.5), (three, False), ("2", 1)]).sampling.logit_bias
         assert llm.sampling(logit_bias={"12": 1, 3: 2.0}).logit_bias == {12: 1.0, 3: 2.0}

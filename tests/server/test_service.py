@@ -15,7 +15,8 @@ import paceline
 from paceline.api import LLM
 from paceline.request_handle import StepOutput
 from paceline.server.live_stats import IDLE_SECONDS, LiveStats
-from paceline.server.service import QueueFullError, ServerLimits, ServingEngine
+from paceline.server.service import QueueFullError, ServingEngine
+from paceline.server.settings import ServerLimits
 from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling

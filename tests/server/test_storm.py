@@ -24,7 +24,7 @@ import paceline
 from paceline.request_handle import RequestHandle
 from paceline.server.connection import GuardedConnection
 from paceline.server.security import SecurityRules
-from paceline.server.service import ServerLimits
+from paceline.server.settings import ServerLimits
 from paceline.server.streams import CompletionOutputs
 from serving import LONG, Served, serving, until
 

@@ -71,6 +71,15 @@ class Backend(Target, ModelSetup, Protocol):
         """Difference from the model in the file ("without 2 of 12 blocks"), or ""."""
 
 
+@runtime_checkable
+class Embeds(Protocol):
+    """A backend that makes vectors of texts."""
+
+    def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return the mean of the states after the last layer and its norm [hidden_size].
+        tokens: at least one, and no more than the context has. Raises ModelError."""
+
+
 @dataclass(frozen=True)
 class OutputHead:
     """The last layers of a model: logits are `weight @ (norm * h / sqrt(mean(h * h) + eps))` of a state h.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.interfaces import RequiredOutputs, Target
+from paceline.speculative.sampling import Logits
 from paceline.speculative.tree import chain
 
 N_TOKENS = 256  # tokens of the text that drift is measured on
@@ -54,16 +55,24 @@ def logits_from_empty_cache(
 
 
 def teacher_forced_logits(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
-    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on.
-    The passes have up to `n` rows, and their drafts are always right."""
-    out, at = [], start
+    """Return the logits [len(tokens) - start, n_vocab] that predict each token from `start` on."""
+    passes = teacher_forced_passes(target, tokens, start, n)
+    return np.stack([row.astype(np.float64) for rows in passes for row in rows])
+
+
+def teacher_forced_passes(
+    target: Target, tokens: Sequence[int], start: int, n: int
+) -> Generator[list[Logits], None, None]:
+    """Yield the logits that predict each token from `start` on, of one pass after the other; they are valid
+    until the target's next. The passes have up to `n` rows, and their drafts are always right."""
+    at = start
     with closing(target.open()) as session:
         session.extend(tokens[:start])
         while at < len(tokens):
             room = min(n - 1, target.caps.n_ctx - len(session.tokens))
             tree = chain(tokens[at : min(at + room, len(tokens) - 1)], "right")
             forward: Any = target.forward([(session, tree)], RequiredOutputs())[0]
-            out += [forward.logits(row).astype(np.float64) for row in range(len(tree) + 1)]
+            rows = [forward.logits(row) for row in range(len(tree) + 1)]
             at += len(tree) + 1
             session.commit(range(len(tree)), tokens[at - 1])
-    return np.stack(out)
+            yield rows

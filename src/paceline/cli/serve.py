@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from paceline.cli import groups, options
-from paceline.cli.groups import OptionGroup, option_table, with_option_groups
+from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
 from paceline.cli.options import argument
 from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
-from paceline.server.keys import keys_of
+from paceline.server.settings import ServerSettings, keys_of, with_context
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
@@ -41,33 +41,16 @@ ADDRESS_OPTIONS = OptionGroup([
         env=False,
     ),
 ])  # fmt: skip
-# The names are fields of ServerSettings.
+RENAMED = {"n_predict": "-n --n-predict", "num_cpus": "--replica-cpus", "num_gpus": "--replica-gpus"}
 SETTINGS_OPTIONS = OptionGroup([
-    *option_table(
-        SERVER,
-        ("log_json", bool, False, "--log-json", "", "Logs as JSON, a line a request."),
-        ("quiet", bool, False, "--quiet", "", "No line a request."),
-        ("strict", bool, False, "--strict", "", "Refuse unknown fields of requests."),
-        ("ping_seconds", float, 10.0, "--ping-seconds", "N", "A comment in silent streams; 0: never.", 0),
-    ),
-    *option_table(
-        LIMITS,
-        ("sessions", int, 4, "--sessions", "N", "Requests decoded at once. Each has -c tokens.", 1),
-        ("queue", int, 64, "--queue", "N", "Requests that may wait. More get a 429.", 0),
-        ("per_client", int, 0, "--per-client", "N", "Open requests of a key or address; 0: any.", 0),
-        ("isolate_clients", bool, False, "--isolate-clients", "", "A client's answers draft for it only."),
-        ("n_predict", int, 0, "-n --n-predict", "N", "Longest answer; 0: no limit.", 0),
-        ("timeout", float, 600.0, "--timeout", "SECONDS", "For one answer, waiting included."),
-        ("body_limit", float, 8.0, "--body-limit", "MB", "Largest request."),
-        ("shutdown_timeout", float, 30.0, "--shutdown-timeout", "SECONDS", "For streams to end at Ctrl-C."),
-        ("chunk", int, 512, "--chunk", "N", "Prompt tokens of a pass, beside the requests that decode.", 1),
-    ),
+    *setting_options(SERVER, ServerSettings, "log_json", "quiet", "strict", "ping_seconds"),
+    *setting_options(LIMITS, ServerSettings, "sessions", "queue", "per_client", "isolate_clients",
+                     "n_predict", "timeout", "body_limit", "shutdown_timeout", "chunk", renamed=RENAMED),
     *option_table(
         REPLICAS,
         ("replicas", str | None, None, "--replicas", "N[..M]", "Servers under Ray Serve. N..M: by load."),
-        ("num_cpus", float, 1.0, "--replica-cpus", "X", "CPUs each reserves, and threads."),
-        ("num_gpus", float, 0.0, "--replica-gpus", "X", "GPUs each reserves."),
     ),
+    *setting_options(REPLICAS, ServerSettings, "num_cpus", "num_gpus", renamed=RENAMED),
 ])  # fmt: skip
 
 
@@ -101,13 +84,12 @@ def serve(
     names = address["alias"] or [default_name(str(models.target))]
     loading = groups.with_drafting(models, drafters, drafting, corpora=corpora)
     keys = read_keys(address["api_key"], address["api_key_file"])
-    if engine is not None or rest:
+    if rest and engine is None:
+        raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
+    if engine is not None:
         from paceline.integrations.export import EngineRequest, command, launch
         from paceline.settings import Drafting
 
-        if engine is None:
-            first = (rest or [""])[0]
-            raise UsageError(f"{first}: arguments after -- are for another engine; name it (--engine)")
         require_unset(engine, given)
         if len(keys) > 1:
             raise UsageError(f"{engine} takes one API key")
@@ -136,32 +118,24 @@ def serve(
         install = "pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
         raise MissingExtraError(f"serving needs {error.name}: {install}") from error
 
-    from pydantic import ValidationError
-
     from paceline.server import listen, replicas
     from paceline.server.security import LOCAL
-    from paceline.server.settings import ServerSettings
 
     local = host in LOCAL
     if not local and not keys:
         print_note("no --api-key: whoever reaches this machine can use it")
     n_replicas = settings.pop("replicas")
-    try:
-        config = ServerSettings(
-            load=loading,
-            alias=names,
-            trusted_proxy=address["trusted_proxy"] or [],
-            cors=address["cors"] or [],
-            api_key=keys,
-            hosts=[*LOCAL, host] if local and not keys else [],
-            sampling=sampling,
-            replicas=n_replicas or "1",
-            **settings,
-        )
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        name, message = option_name(str(wrong["loc"][0])), wrong["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{name}: {message}") from error
+    config = ServerSettings(
+        load=loading,
+        alias=tuple(names),
+        trusted_proxy=address["trusted_proxy"] or (),
+        cors=address["cors"] or (),
+        api_key=tuple(keys),
+        hosts=(*LOCAL, host) if local and not keys else (),
+        sampling=sampling,
+        replicas="1" if n_replicas is None else n_replicas,
+        **settings,
+    )
     rules = config.rules()
     if n_replicas is not None:
         if port == 0:
@@ -169,35 +143,31 @@ def serve(
         resolve_models(models)  # raises for a name that is none
         target, draft = (absolute_path(name) for name in (models.target, models.draft))
         paths = tuple(absolute_path(name) or "" for name in loading.corpora)
-        config.load = replace(loading, target=target, draft=draft, corpora=paths)
-        return replicas.run(config, host, port)
+        deployed = replace(loading, target=target, draft=draft, corpora=paths)
+        return replicas.run(replace(config, load=deployed), host, port)
 
     from paceline.loading import load_options
 
     listening = listen.bind(host, port)  # a port in use is an error before a model is looked for and loaded
     try:
         engine = replace(loading.engine, sessions=config.sessions)
-        with load_options(resolve_models(replace(loading, engine=engine))) as llm:
+        with load_options(with_context(resolve_models(replace(loading, engine=engine)))) as llm:
             service, app = config.server(llm, rules)
             url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-            print_note(f"{names[0]} at {url}/v1, a page at {url}/")
+            context = f"{llm.target.caps.n_ctx:,} tokens of context"
+            print_note(f"{names[0]} at {url}/v1, a page at {url}/, {context}")
             listen.run(app, service, listening, config.shutdown_timeout)
     finally:
         listening.close()
     return 0
 
 
-def option_name(parameter: str) -> str:
-    """Return the name of the option that sets a parameter."""
-    info = get_args(inspect.signature(serve).parameters[parameter].annotation)[1]
-    return str(info.default).partition("/")[0]  # typer has the first of the option's names here
-
-
 def require_unset(engine: str, given: Mapping[str, Any]) -> None:
     """Raise UsageError for an option of Paceline's server that was given for another engine's."""
     for name, parameter in inspect.signature(serve).parameters.items():
         if name in given and name not in SHARED and given[name] not in (parameter.default, None, []):
-            own = f"{option_name(name)} is for Paceline's own server"
+            option = str(get_args(parameter.annotation)[1].default)  # the first of its names, for typer
+            own = f"{option.partition('/')[0]} is for Paceline's own server"
             raise UsageError(f"{own}: {engine}'s arguments go after --")
 
 
@@ -208,9 +178,7 @@ def absolute_path(name: str | Path | None) -> str | Path | None:
 
 def read_keys(given: list[str] | None, file: Path | None) -> list[str]:
     """Return the API keys of options, a file or the environment. Raises UsageError for a file without any."""
-    keys = list(given or [])
     if file is not None:
-        keys += keys_of(file, read_text(file))
-    elif not keys and (variable := os.environ.get(options.variable("--api-key"))):
-        keys = [variable]
-    return keys
+        return [*(given or ()), *keys_of(file, read_text(file))]
+    variable = os.environ.get(options.variable("--api-key"))
+    return given or ([variable] if variable else [])

@@ -21,7 +21,6 @@ class Tool:
     arguments: Sequence[str] = ()
 
 
-_OPENAI = {"OPENAI_BASE_URL": V1, "OPENAI_API_KEY": "{key}"}
 _CODEX = '{name = "Paceline", base_url = "{url}/v1", wire_api = "responses", env_key = "OPENAI_API_KEY"}'
 _OPENCODE = {
     "model": "paceline/{model}",
@@ -34,58 +33,25 @@ _OPENCODE = {
         }
     },
 }
-TOOLS: dict[str, Tool] = {
-    "aider": Tool(
-        "aider",
-        "pip install aider-chat",
-        {"OPENAI_API_BASE": V1, "OPENAI_API_KEY": "{key}"},
-        ("--model", "openai/{model}", "--no-show-model-warnings"),
-    ),
-    "claude": Tool(
-        "claude",
-        "npm install -g @anthropic-ai/claude-code",
-        {
-            "ANTHROPIC_BASE_URL": "{url}",
-            "ANTHROPIC_AUTH_TOKEN": "{key}",
-            "ANTHROPIC_MODEL": "{model}",
-            "ANTHROPIC_SMALL_FAST_MODEL": "{model}",
-            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
-        },
-    ),
-    "codex": Tool(
-        "codex",
-        "npm install -g @openai/codex",
-        {"OPENAI_API_KEY": "{key}"},
-        ("-c", "model_provider=paceline", "-c", "model_providers.paceline=" + _CODEX, "-m", "{model}"),
-    ),
-    "goose": Tool(
-        "goose",
-        "see https://block.github.io/goose",
-        {
-            "GOOSE_PROVIDER": "openai",
-            "OPENAI_HOST": "{url}",
-            "OPENAI_API_KEY": "{key}",
-            "GOOSE_MODEL": "{model}",
-        },
-        ("session",),
-    ),
-    "open-webui": Tool(
-        "open-webui",
-        "pip install open-webui",
-        {"OPENAI_API_BASE_URL": V1, "OPENAI_API_KEY": "{key}", "ENABLE_OLLAMA_API": "false"},
-        ("serve",),
-    ),
-    "opencode": Tool(
-        "opencode",
-        "npm install -g opencode-ai",
-        {"OPENCODE_CONFIG_CONTENT": json.dumps(_OPENCODE)},
-    ),
-    "qwen": Tool(
-        "qwen",
-        "npm install -g @qwen-code/qwen-code",
-        {**_OPENAI, "OPENAI_MODEL": "{model}"},
-    ),
-}
+# fmt: off
+TOOLS = {tool.program: tool for tool in (
+    Tool("aider", "pip install aider-chat", {"OPENAI_API_BASE": V1, "OPENAI_API_KEY": "{key}"},
+         ("--model", "openai/{model}", "--no-show-model-warnings")),
+    Tool("claude", "npm install -g @anthropic-ai/claude-code",
+         {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}", "ANTHROPIC_MODEL": "{model}",
+          "ANTHROPIC_SMALL_FAST_MODEL": "{model}", "CLAUDE_CODE_ATTRIBUTION_HEADER": "0"}),
+    Tool("codex", "npm install -g @openai/codex", {"OPENAI_API_KEY": "{key}"},
+         ("-c", "model_provider=paceline", "-c", "model_providers.paceline=" + _CODEX, "-m", "{model}")),
+    Tool("goose", "see https://block.github.io/goose",
+         {"GOOSE_PROVIDER": "openai", "OPENAI_HOST": "{url}", "OPENAI_API_KEY": "{key}",
+          "GOOSE_MODEL": "{model}"}, ("session",)),
+    Tool("open-webui", "pip install open-webui",
+         {"OPENAI_API_BASE_URL": V1, "OPENAI_API_KEY": "{key}", "ENABLE_OLLAMA_API": "false"}, ("serve",)),
+    Tool("opencode", "npm install -g opencode-ai", {"OPENCODE_CONFIG_CONTENT": json.dumps(_OPENCODE)}),
+    Tool("qwen", "npm install -g @qwen-code/qwen-code",
+         {"OPENAI_BASE_URL": V1, "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}"}),
+)}
+# fmt: on
 
 
 def configured(tool: Tool, url: str, model: str, key: str) -> tuple[list[str], dict[str, str]]:

@@ -35,8 +35,7 @@ class SessionAffinityMiddleware:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         received: deque[Message] = deque()
         if scope["type"] == "http" and self._needs_session_id(scope):
-            body = await read_body(receive, received)
-            headers = dict(scope["headers"])
+            body, headers = await read_body(receive, received), dict(scope["headers"])
             key = headers.get(b"authorization") or headers.get(b"x-api-key") or b""
             if body is not None and (name := session_id(body, key)):
                 scope["headers"] = [*scope["headers"], (self._header, name.encode())]
@@ -51,17 +50,16 @@ class SessionAffinityMiddleware:
 
 async def read_body(receive: Receive, received: deque[Message]) -> bytes | None:
     """Return the body, adding its messages to `received`; None if it exceeds the limits."""
-    body = bytearray()
+    body, is_whole = bytearray(), False
     with suppress(TimeoutError):
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-            while len(body) <= MAX_BODY_BYTES:
+            while len(body) <= MAX_BODY_BYTES and not is_whole:
                 received.append(message := await receive())
                 if message["type"] == "http.disconnect":
                     break
                 body += message.get("body", b"")
-                if not message.get("more_body", False):
-                    return bytes(body) if len(body) <= MAX_BODY_BYTES else None
-    return None
+                is_whole = not message.get("more_body", False)
+    return bytes(body) if is_whole and len(body) <= MAX_BODY_BYTES else None
 
 
 def session_id(body: bytes, key: bytes) -> str:

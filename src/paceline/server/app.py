@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,24 +19,20 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 import paceline
-from paceline.server import info, page, schemas
+from paceline.backends.interface import Embeds
+from paceline.server import info, page, schemas, streams
 from paceline.server.apis import APIS, COUNTED, Api
-from paceline.server.apis.answer import Answers, Json
+from paceline.server.apis.answer import Answers, prompt_logprobs
+from paceline.server.apis.embeddings import EMBEDDINGS, EmbeddingApi, EmbeddingsRequest, embed, input_tokens
 from paceline.server.convert import ParsedRequest, chat_prompt, from_chat, from_completion
 from paceline.server.errors import install_handlers
+from paceline.server.schemas import Json
 from paceline.server.security import SecurityMiddleware, SecurityRules
 from paceline.server.service import ServingEngine
-from paceline.server.streams import (
-    CompletionOutputs,
-    EventStreamResponse,
-    event_stream,
-    sse_event,
-    wait_for_disconnect,
-)
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable, truncated
+from paceline.speculative.stats import Logprob
 from paceline.text.chat_template import chat_sampling
-from paceline.text.messages import parse_tool_choice
 
 log = logging.getLogger("paceline.server")
 NOTE_HEADER = "x-paceline-note"  # what was left out of a request or changed
@@ -44,9 +41,8 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorResponse} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
-EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": EVENT}}}  # of each event, if `stream` is true
-}
+# If `stream` is true.
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": EVENT}}}}
 LINES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/x-ndjson": {}}}}
 
 
@@ -64,91 +60,102 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
         responses=ERROR_RESPONSES,
     )
 
-    def convert(
-        api: Api, body: Any, client: str
-    ) -> tuple[schemas.ChatRequest | schemas.CompletionRequest, ParsedRequest]:
-        """Return the request in OpenAI's form, and the engine's requests. It may take long."""
-        notes, limits = list[str](), service.limits
+    def convert(api: Api, body: Any, client: str, notes: list[str]) -> ParsedRequest:
+        """Return the engine's requests. It may take long."""
+        limits = service.limits
         if api.own_sampling:
-            limits = limits.model_copy(update={"sampling": chat_sampling(llm.target, limits.sampling)})
-        try:
-            request = api.to_openai(body, notes)
-            unknown = dict.fromkeys([*body.unknown_fields(), *request.unknown_fields()])
-            if limits.strict and unknown:
-                raise invalid_field(next(iter(unknown)), "extra_forbidden")
-            if unsupported := [*body.unsupported_fields(), *request.unsupported_fields()]:
-                raise invalid_field(unsupported[0], "none_required")
-            if isinstance(request, schemas.ChatRequest):
-                parsed = from_chat(llm, limits, request, client)
-            else:
-                parsed = from_completion(llm, limits, request, client)
-        except RecursionError:
-            raise UsageError("the request is nested too deeply: make it flatter") from None
+            limits = replace(limits, sampling=chat_sampling(llm.target, limits.sampling))
+        request = read(api, body, notes)
+        parse: Any = from_chat if isinstance(request, schemas.ChatRequest) else from_completion
+        made: ParsedRequest = parse(llm, limits, request, client, notes)
+        return made
+
+    def read(api: Api, body: Any, notes: list[str]) -> schemas.OpenAiRequest:
+        """Return the request in OpenAI's form."""
+        request = api.to_openai(body, notes)
+        check_extra([*body.extra_fields(), *request.extra_fields()], notes)
+        return request
+
+    def check_extra(fields: Iterable[tuple[tuple[str, ...], bool]], notes: list[str]) -> None:
+        """Note fields that are ignored. Raises RequestValidationError for others, and with --strict."""
+        extra, strict = dict(fields), service.limits.strict
+        unknown = [path for path, ignored in extra.items() if ignored]
+        refused = [(path, "extra_forbidden") for path in unknown if strict]
+        refused += [(path, "none_required") for path in extra if path not in unknown]
+        for path, kind in refused:
+            raise RequestValidationError([{"type": kind, "loc": path, "msg": "", "input": None}])
         if unknown:
             notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, unknown))}")
-        return request, replace(parsed, notes=(*notes, *parsed.notes))
 
     async def answer(api: Api, request: Request, body: Any) -> Response:
         require_name(body.model)
-        openai, parsed = await asyncio.to_thread(convert, api, body, request.state.client)
-        headers = note_headers(parsed.notes)
-        outputs = CompletionOutputs(service, parsed, request.state.log_fields)
-        answers = Answers(llm, parsed, outputs.handles, openai.n)
+        notes = list[str]()
+        parsed = await asyncio.to_thread(convert, api, body, request.state.client, notes)
+        headers, n_top, scores = note_headers(notes), parsed.prompt_logprobs, list[list[Logprob]]()
+        for one in parsed.requests[:: parsed.n] if n_top is not None else ():
+            score = partial(prompt_logprobs, llm.target, one.prompt, n_top or 0)
+            scores.append(await streams.until_disconnect(request, service.run(score)))
+        outputs = streams.CompletionOutputs(service, parsed, request.state.log_fields)
+        answers = Answers(llm, parsed, outputs.handles, scores)
         writer = api.writer(answers, body.model or listed[0], body)
-        disconnect = asyncio.ensure_future(wait_for_disconnect(request))
-        # A stream waits until its requests are queued: an error before that sets the HTTP status.
-        ready = asyncio.ensure_future(outputs.queued() if body.stream else outputs.all(answers))
-        streams = False
         try:
-            await asyncio.wait((disconnect, ready), return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                return Response(status_code=499)
-            ready.result()
-            if not body.stream:
-                return JSONResponse(writer.full(), headers=headers)
-            streams = True
-            stream = event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
-            media = "application/x-ndjson" if api.as_lines else "text/event-stream"
-            return EventStreamResponse(stream, outputs.cancel, media, headers)
-        finally:
-            disconnect.cancel()
-            ready.cancel()
-            if not streams:
-                outputs.cancel()
+            # A stream waits until its requests are queued: an error before that sets the HTTP status.
+            await streams.until_disconnect(request, outputs.queued() if body.stream else outputs.all(answers))
+        except BaseException:
+            outputs.cancel()
+            raise
+        if not body.stream:
+            return JSONResponse(writer.full(), headers=headers)
+        stream = streams.event_stream(outputs, answers, writer, request.url.path, as_lines=api.as_lines)
+        media = "application/x-ndjson" if api.as_lines else "text/event-stream"
+        return streams.EventStreamResponse(stream, outputs.cancel, media_type=media, headers=headers)
+
+    async def embeddings(api: EmbeddingApi, request: Request, body: EmbeddingsRequest) -> Response:
+        require_name(body.model)
+        target, notes = llm.target, list[str]()
+        if not isinstance(target, Embeds):
+            raise HTTPException(501, "this model makes no embeddings: serve a GGUF or transformers model")
+        check_extra(body.extra_fields(), notes)
+        texts = await asyncio.to_thread(input_tokens, llm, body, truncates=api.truncates)
+        vectors = await streams.until_disconnect(request, service.run(partial(embed, target, texts, body)))
+        made = api.form(body.model or listed[0], vectors, sum(map(len, texts)))
+        return JSONResponse(made, headers=note_headers(notes))
 
     async def count_tokens(api: Api, _request: Request, body: Any) -> Json:
         require_name(body.model)
 
         def counted() -> int:
-            chat = api.to_openai(body, [])
+            chat = read(api, body, [])
             assert isinstance(chat, schemas.ChatRequest)
-            choice = parse_tool_choice(chat.tools, chat.tool_choice)
-            return len(chat_prompt(llm, chat, choice.tools, [])) if chat.messages else 0
+            return len(chat_prompt(llm, chat, [])) if chat.messages else 0
 
         return {"input_tokens": await asyncio.to_thread(counted)}
 
     def require_name(model: str) -> None:
         if model and not is_named(model, (*names, *listed)):
-            name = printable(model)[:200]
-            raise HTTPException(
-                404, f"no model {name!r} here; this server has {listed[0]!r} (GET /v1/models)"
-            )
+            other = f"this server has {listed[0]!r} (GET /v1/models)"
+            raise HTTPException(404, f"no model {printable(model)[:200]!r} here; {other}")
 
-    def add_route(path: str, run: Any, api: Api, **options: Any) -> None:
+    def add_route(path: str, run: Any, api: Any, kind: type[schemas.Body], **options: Any) -> None:
         async def endpoint(request: Request, body: Any) -> Any:
-            return await run(api, request, body)
+            try:
+                return await run(api, request, body)
+            except RecursionError:
+                raise UsageError("the request is nested too deeply: make it flatter") from None
 
-        endpoint.__annotations__ |= {"request": Request, "body": api.body, "return": Any}
+        endpoint.__annotations__ |= {"request": Request, "body": kind, "return": Any}
         app.post(path, response_model=None, **options)(endpoint)
 
-    for api in APIS:
+    for api in (*APIS, *EMBEDDINGS):
         for path in api.paths:
-            first = path == api.paths[0]
-            streams = LINES if api.as_lines else EVENTS
-            add_route(path, answer, api, summary=api.summary, responses=streams, include_in_schema=first)
+            about = {"summary": api.summary, "include_in_schema": path == api.paths[0]}
+            if isinstance(api, EmbeddingApi):
+                add_route(path, embeddings, api, EmbeddingsRequest, **about)
+                continue
+            add_route(path, answer, api, api.body, responses=LINES if api.as_lines else EVENTS, **about)
             if path in COUNTED:
-                about = {"summary": "Count the tokens of a request", "include_in_schema": first}
-                add_route(COUNTED[path], count_tokens, api, **about)
+                about["summary"] = "Count the tokens of a request"
+                add_route(COUNTED[path], count_tokens, api, api.body, **about)
     info.add_routes(app, service, listed, require_name)
 
     @app.get("/v1/health", include_in_schema=False)
@@ -167,7 +174,7 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     async def live(request: Request) -> Response:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return EventStreamResponse(live_stats_events(service, listed[0]), lambda: None)
+        return streams.EventStreamResponse(live_stats_events(service, listed[0]), lambda: None)
 
     def add_asset(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
@@ -183,13 +190,9 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
     open_to_all = ("/health", "/v1/health", *assets)
     app.add_middleware(SecurityMiddleware, rules=rules, metrics=service.metrics, open_to_all=open_to_all)
     if rules.cors:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(rules.cors),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[NOTE_HEADER, "x-request-id"],
-        )
+        anything: Any = {"allow_methods": ["*"], "allow_headers": ["*"]}
+        shown = [NOTE_HEADER, "x-request-id"]
+        app.add_middleware(CORSMiddleware, allow_origins=list(rules.cors), expose_headers=shown, **anything)
     if rules.proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(rules.proxies))
     return app
@@ -200,10 +203,6 @@ def is_named(model: str, names: Sequence[str]) -> bool:
     given = {model, model.removesuffix(":latest")}
     patterns = (re.escape(name.removesuffix(":latest")).replace(r"\*", ".*") for name in names)
     return any(re.fullmatch(pattern, one, re.DOTALL) for pattern in patterns for one in given)
-
-
-def invalid_field(path: tuple[str, ...], kind: str) -> RequestValidationError:
-    return RequestValidationError([{"type": kind, "loc": path, "msg": "", "input": None}])
 
 
 def note_headers(notes: Sequence[str]) -> dict[str, str]:
@@ -220,5 +219,7 @@ async def live_stats_events(service: ServingEngine, name: str) -> AsyncIterator[
     while not service.problem:
         counts = {"running": service.running, "sessions": service.sessions}
         counts |= {"waiting": service.waiting, "queue": service.limits.queue}
-        yield sse_event(("", {"model": name, "engine": engine, **counts, **service.live_stats.state()}))
+        yield streams.sse_event(
+            ("", {"model": name, "engine": engine, **counts, **service.live_stats.state()})
+        )
         await asyncio.sleep(LIVE_INTERVAL_SECONDS)

@@ -21,9 +21,8 @@ def readable_parts(messages: Sequence[Any], notes: list[str]) -> list[Any]:
             continue
         texts = [part for part in content if _is_text(part)]
         if at > newest:
-            kind = next(
-                part.get("type") if isinstance(part, dict) else part for part in content if not _is_text(part)
-            )
+            other = next(part for part in content if not _is_text(part))
+            kind = other.get("type") if isinstance(other, dict) else other
             where = f"messages[{at}]: its content has a part of type {kind!r}"
             raise UsageError(f"{where}: image input is not supported: this server reads text only")
         n_left += len(content) - len(texts)
@@ -42,24 +41,17 @@ def one_system_message(llm: LLM, messages: Sequence[Any], notes: list[str]) -> l
     templates have a place for them, and some drop them without a word."""
     roles = ["system" if one.get("role") == "developer" else one.get("role") for one in messages]
     n_first = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    merged = list(messages)
-    if n_first > 1:
-        contents = [content_parts(one.get("content")) for one in messages[:n_first]]
-        joined = [part for parts in contents for part in (*parts, {"type": "text", "text": "\n\n"})][:-1]
-        merged = [{"role": "system", "content": joined}, *messages[n_first:]]
-    late = [at for at, one in enumerate(merged) if at and one.get("role") in ("system", "developer")]
-    if not late or llm.shows_late_system_messages:
-        return merged
-    notes.append("system messages within the conversation were read as the user's")
-    for at in late:
-        merged[at] = {**merged[at], "role": "user"}
-    out = merged[:1]
-    for one in merged[1:]:
-        if one.get("role") == out[-1].get("role") == "user":
+    joined, out = ["system"], list[Any]()
+    if "system" in roles[n_first:] and not llm.shows_late_system_messages:
+        notes.append("system messages within the conversation were read as the user's")
+        roles[n_first:] = ["user" if role == "system" else role for role in roles[n_first:]]
+        joined.append("user")
+    for one, role in zip(messages, roles, strict=True):
+        if out and role in joined and role == out[-1]["role"]:
             parts = [*content_parts(out[-1].get("content")), {"type": "text", "text": "\n\n"}]
             out[-1] = {**out[-1], "content": [*parts, *content_parts(one.get("content"))]}
         else:
-            out.append(one)
+            out.append({**one, "role": role})
     return out
 
 

@@ -11,11 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from paceline.server.schemas import Json
 from paceline.server.service import QueueFullError
 from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
 from paceline.speculative.printable import printable, truncated
-
-Json = dict[str, Any]
 
 MODEL_FAILED = "the model has failed at this request; the server's log says why"
 # Exceptions, most special first, with their status, type, code and headers.
@@ -24,8 +23,7 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (ClosingError, 503, "server_error", "unavailable", {"retry-after": "5"}),
     # OpenAI's client retries otherwise.
     (TooSlowError, 408, "server_error", "timeout", {"x-should-retry": "false"}),
-    # Clients that know it choose a model with a larger context.
-    # llama-server's type, OpenAI's code.
+    # llama-server's type, OpenAI's code: clients that know it choose a model with a larger context.
     (ContextError, 400, "exceed_context_size_error", "context_length_exceeded", {}),
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),
@@ -33,12 +31,8 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
 OWN_MESSAGES = {  # by pydantic's type of the error
     "extra_forbidden": "this server knows no such field; leave it out",
     "none_required": "this is not supported here; leave it out",
-    "string_pattern_mismatch": "this is no token id; /tokenize tells the ids of a text",  # schemas.TokenId
 }
-
-
 ANTHROPIC_KINDS = {
-    400: "invalid_request_error",
     401: "authentication_error",
     404: "not_found_error",
     413: "request_too_large",
@@ -49,13 +43,13 @@ ANTHROPIC_KINDS = {
 
 @dataclass(frozen=True)
 class ErrorInfo:
-    """An error. kind, code, param: OpenAI's. extra: further fields."""
+    """An error. code, param, kind: OpenAI's; the kind follows from the status. extra: further fields."""
 
     status: int
     message: str
-    kind: str
     code: str | None = None
     param: str | None = None
+    kind: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,23 +57,18 @@ class ErrorInfo:
         """Return the body in the form of the API that has this path.
         Lone surrogates, which a message may quote, are replaced."""
         message = self.message.encode("utf-8", "replace").decode()
+        is_ours, kind = self.status >= 500, ANTHROPIC_KINDS.get(self.status)
         if path.startswith("/api/"):
             return {"error": message}
         if path.startswith("/v1/messages"):
-            kind = ANTHROPIC_KINDS.get(
-                self.status, "api_error" if self.status >= 500 else "invalid_request_error"
-            )
+            kind = kind or ("api_error" if is_ours else "invalid_request_error")
             return {"type": "error", "error": {"type": kind, "message": message}}
-        error: Json = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
+        by_status = "server_error" if is_ours else "invalid_request_error"
+        where = {"message": message, "param": self.param, "code": self.code}
+        error: Json = {"type": self.kind or by_status, **where, **self.extra}
         if path.startswith(("/v1/responses", "/responses")):
-            return {
-                "type": "error",
-                "error": error,
-                "message": message,
-                "code": self.code,
-                "param": self.param,
-            }
-        return {"error": {**error, **self.extra}}
+            return {"type": "error", "error": error, **where}
+        return {"error": error}
 
 
 def describe(error: Exception) -> ErrorInfo:
@@ -89,8 +78,8 @@ def describe(error: Exception) -> ErrorInfo:
             extra = {}
             if isinstance(error, ContextError) and error.n_prompt:
                 extra = {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
-            return ErrorInfo(status, truncated(str(error), 500), name, code, None, extra, headers)
-    return ErrorInfo(500, MODEL_FAILED, "server_error")
+            return ErrorInfo(status, truncated(str(error), 500), code, None, name, extra, headers)
+    return ErrorInfo(500, MODEL_FAILED)
 
 
 def validation_message(error: Mapping[str, Any]) -> str:
@@ -118,7 +107,6 @@ def install_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         status, message, allowed = error.status_code, str(error.detail), (error.headers or {}).get("Allow")
         code = {404: "not_found", 405: "method_not_allowed"}.get(status)
-        kind = "server_error" if status >= 500 else "invalid_request_error"
         if "parsing the body" in message:
             message = "the body is not JSON in UTF-8, or is nested too deeply"
         elif status == 404 and message == "Not Found":
@@ -126,16 +114,16 @@ def install_handlers(app: FastAPI) -> None:
             message += "a client's base URL ends in /v1"
         elif allowed:
             message = f"{request.method} is not for this path: use {allowed}"
-        return respond(request, ErrorInfo(status, message, kind, code, headers=error.headers or {}))
+        return respond(request, ErrorInfo(status, message, code, headers=error.headers or {}))
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         # For a field with alternatives, report the one that matched furthest, without its name in the schema.
         first = max(error.errors(), key=lambda one: len(one["loc"]))
-        unknown = first["type"] == "extra_forbidden"
-        parts = [str(part) for part in first["loc"] if part != "body"]
-        place = [part for part in parts[:-1] if part.isidentifier() or part.isdecimal()]
-        place += [part for part in parts[-1:] if unknown or part.isidentifier() or part.isdecimal()]
+        *parts, last = [str(part) for part in first["loc"] if part != "body"] or [""]
+        place = [part for part in (*parts, last) if part.isidentifier() or part.isdecimal()]
+        if first["type"] == "extra_forbidden" and last not in place[-1:]:
+            place.append(last)
         where = printable(".".join(place))[:200]
         message, code = f"{where or 'the body'}: {validation_message(first)}", None
         kind, no_body = request.headers.get("content-type", "none"), ("model_attributes_type", "missing")
@@ -143,7 +131,7 @@ def install_handlers(app: FastAPI) -> None:
             message, code, where = "the body is not JSON", "invalid_json", ""
         elif not place and first["type"] in no_body and "json" not in kind.partition(";")[0]:
             message = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
-        return respond(request, ErrorInfo(400, message, "invalid_request_error", code, where or None))
+        return respond(request, ErrorInfo(400, message, code, where or None))
 
     for kind, *_ in KINDS:
         app.add_exception_handler(kind, own)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 
 import paceline
 from paceline.server import schemas
 from paceline.server.apis.answer import visible_text
 from paceline.server.convert import chat_prompt, prompt_tokens
+from paceline.server.schemas import Json
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import UsageError
 from paceline.text.chat_template import chat_sampling
-from paceline.text.messages import parse_tool_choice
 
-Json = dict[str, Any]
 OLLAMA_VERSION = "0.12.0"  # whose API this server has; clients refuse older ones
 
 
@@ -40,35 +37,14 @@ def add_routes(
         return model_json(name)
 
     def model_json(name: str) -> Json:
-        return {
-            "id": name,
-            "object": "model",
-            "created": created,
-            "owned_by": "paceline",
-            "root": target.path.name,
-            "max_model_len": target.caps.n_ctx,
-            "meta": {
-                "description": target.description,
-                "n_vocab": target.vocab.size,
-                "sampling": sampling(),
-                "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
-            },
-        }
-
-    @app.post("/v1/embeddings", include_in_schema=False)
-    @app.post("/embeddings", include_in_schema=False)
-    @app.post("/embedding", include_in_schema=False)
-    @app.post("/api/embed", include_in_schema=False)
-    @app.post("/api/embeddings", include_in_schema=False)
-    async def embeddings() -> None:
-        advice = "start llama-server --embeddings with an embedding model beside it"
-        raise HTTPException(501, f"this server computes no embeddings: {advice}")
+        about = {"description": target.description, "n_vocab": target.vocab.size, "sampling": sampling()}
+        about["drafters"] = [] if llm.drafting.plain else llm.drafter.name.split(",")
+        base = {"id": name, "object": "model", "created": created, "owned_by": "paceline"}
+        return base | {"root": target.path.name, "max_model_len": target.caps.n_ctx, "meta": about}
 
     @app.post("/apply-template", summary="A chat as the model's prompt")
     def apply_template(body: schemas.ChatRequest) -> Json:
-        choice = parse_tool_choice(body.tools, body.tool_choice)
-        tokens = chat_prompt(llm, body, choice.tools, [])
-        return {"prompt": visible_text(llm, tokens)}
+        return {"prompt": visible_text(llm, chat_prompt(llm, body, []))}
 
     @app.get("/props", summary="llama-server's properties")
     async def props() -> Json:
@@ -88,37 +64,22 @@ def add_routes(
 
     @app.get("/slots", summary="llama-server's slots")
     async def slots() -> list[Json]:
-        n, drafts = service.running, not llm.drafting.plain
-        about = {"n_ctx": target.caps.n_ctx, "speculative": drafts}
+        n, about = service.running, {"n_ctx": target.caps.n_ctx, "speculative": not llm.drafting.plain}
         return [{"id": at, "is_processing": at < n, **about} for at in range(service.sessions)]
 
     def sampling() -> dict[str, float]:
         return chat_sampling(target, service.limits.sampling)
 
     def ollama_models() -> list[Json]:
-        modified = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created))
-        return [
-            {
-                "name": name,
-                "model": name,
-                "modified_at": modified,
-                "size": target.weight_bytes or 0,
-                "digest": hashlib.sha256(name.encode()).hexdigest(),
-                "details": details(),
-            }
-            for name in listed
-        ]
+        about = {"modified_at": rfc_time(created), "size": target.weight_bytes or 0, "details": details()}
+        digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in listed}
+        return [{"name": name, "model": name, "digest": it, **about} for name, it in digests.items()]
 
     def details() -> Json:
         family = target.description.split()[0] if target.description else ""
-        about = {"parent_model": "", "format": "gguf" if target.path.suffix == ".gguf" else "safetensors"}
-        return {
-            **about,
-            "family": family,
-            "families": [family],
-            "parameter_size": "",
-            "quantization_level": "",
-        }
+        form = "gguf" if target.path.suffix == ".gguf" else "safetensors"
+        about = {"parent_model": "", "format": form, "family": family, "families": [family]}
+        return about | {"parameter_size": "", "quantization_level": ""}
 
     @app.get("/api/version", summary="The version of Ollama's API")
     async def version() -> Json:
@@ -130,28 +91,27 @@ def add_routes(
 
     @app.get("/api/ps", summary="Ollama's list of running models")
     async def running() -> Json:
-        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
-        about = {"expires_at": until, "size_vram": 0, "context_length": target.caps.n_ctx}
+        about = {
+            "expires_at": rfc_time(time.time() + 86400),
+            "size_vram": 0,
+            "context_length": target.caps.n_ctx,
+        }
         return {"models": [{**model, **about} for model in ollama_models()]}
 
     @app.post("/api/show", summary="Ollama's description of a model")
     async def show(body: schemas.ShowRequest) -> Json:
         require_name(body.model or body.name)
         family = details()["family"] or "model"
-        native_tools = llm.has_chat_template and llm.tool_support.native
-        capabilities = ["completion", *(["tools"] if native_tools else [])]
+        tools = ["tools"] if llm.has_chat_template and llm.tool_support.native else []
+        names = {"general.architecture": family, "general.basename": listed[0]}
         return {
-            "capabilities": capabilities,
+            "capabilities": ["completion", *tools],
             "details": details(),
-            "model_info": {
-                "general.architecture": family,
-                "general.basename": listed[0],
-                f"{family}.context_length": target.caps.n_ctx,
-            },
+            "model_info": names | {f"{family}.context_length": target.caps.n_ctx},
             "template": text.template(),
             "parameters": "\n".join(f"{name} {value}" for name, value in sampling().items()),
             "modelfile": f"FROM {target.path.name}",
-            "modified_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+            "modified_at": rfc_time(created),
             "license": "",
         }
 
@@ -176,11 +136,14 @@ def add_routes(
             return list(piece)
 
     def require_tokens(name: str, tokens: Sequence[int]) -> None:
-        size = target.vocab.size
-        if wrong := [token for token in tokens if not 0 <= token < size]:
-            raise UsageError(f"{name}: {wrong[0]}: the model's tokens are 0 to {size - 1}")
+        if wrong := [token for token in tokens if not 0 <= token < target.vocab.size]:
+            raise UsageError(f"{name}: {wrong[0]}: the model's tokens are 0 to {target.vocab.size - 1}")
 
     @app.post("/detokenize", summary="Tokens to text")
     def detokenize(body: schemas.DetokenizeRequest) -> Json:
         require_tokens("tokens", body.tokens)
         return {"content": b"".join(map(text.piece, body.tokens)).decode(errors="replace")}
+
+
+def rfc_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -29,11 +29,10 @@ class LiveStats:
         self._plain_each: float | None = None  # of one request
 
     def step(self, step: Step) -> None:
-        if not step.tokens:
-            return
-        self._steps.append(step)
-        self._drafted.update(step.drafted)
-        self._accepted.update(step.accepted)
+        if step.tokens:
+            self._steps.append(step)
+            self._drafted.update(step.drafted)
+            self._accepted.update(step.accepted)
 
     def on_pass(self, seconds: float, tokens: int, running: int) -> None:
         self._last_pass = now = self._clock()
@@ -58,9 +57,7 @@ class LiveStats:
         if len(drafted) * 2 < n and summary is not None and summary.why:
             return f"{summary.why[0].upper()}{summary.why[1:]}."
         message = f"Drafting at {len(drafted) / n:.0%} of the last {n} steps, {tokens / n:.1f} tokens a step"
-        names: Counter[str] = Counter()
-        for step in drafted:
-            names.update(step.accepted)
+        names = sum((Counter(step.accepted) for step in drafted), Counter[str]())
         best = ", ".join(name for name, _ in names.most_common(2))
         return f"{message}; most came from {best}." if best else f"{message}."
 

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -100,15 +102,7 @@ class Metrics:
         return prometheus_text(self.families(running, waiting))
 
 
-class _Families(Collector):
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
 def prometheus_text(families: Sequence[Metric]) -> bytes:
     """Return the metrics in Prometheus' text format, under both prefixes."""
-    text = generate_latest(_Families(families))
+    text = generate_latest(cast("Collector", SimpleNamespace(collect=lambda: families)))
     return text + PREFIX.sub(rb"\1" + ALIAS, text)

@@ -25,7 +25,8 @@ from paceline.server import listen
 from paceline.server.affinity import CALLBACK, IMPORT_PATH
 from paceline.server.metrics import prometheus_text
 from paceline.server.security import App
-from paceline.server.settings import ServerSettings, parse_replica_range
+from paceline.server.settings import ServerSettings, parse_replica_range, with_context
+from paceline.settings import make_settings
 from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Replica:
 
         self._name = serve.get_replica_context().replica_id.unique_id
         rules = replace(settings.rules(), replica=self._name)
-        self._llm = load_options(settings.loading())
+        self._llm = load_options(with_context(settings.loading()))
         self._service, self._app = settings.server(self._llm, rules)
         self._app.router.routes.insert(0, Route("/metrics", self._metrics))  # replaces the server's route
 
@@ -108,11 +109,8 @@ def deployment(settings: ServerSettings) -> Deployment:
         raise MissingExtraError(f"replicas need {error.name}: pip install 'paceline[ray]'") from error
 
     least, most = parse_replica_range(settings.replicas)
-    scaling: dict[str, Any] = {"num_replicas": least}
-    if least < most:
-        bounds = {"min_replicas": least, "max_replicas": most}
-        config = AutoscalingConfig(**bounds, target_ongoing_requests=settings.sessions)
-        scaling = {"autoscaling_config": config}
+    bounds: Any = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": settings.sessions}
+    scales = {"autoscaling_config": AutoscalingConfig(**bounds)} if least < most else {"num_replicas": least}
     return serve.deployment(
         name=NAME,
         ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
@@ -128,14 +126,14 @@ def deployment(settings: ServerSettings) -> Deployment:
             request_router_class=ROUTER,
             request_router_kwargs={"num_fallback_replicas": min(FALLBACKS, most - 1)},
         ),
-        **scaling,
+        **scales,
     )(serve.ingress()(Replica))
 
 
 def build(args: ServerSettings | dict[str, Any]) -> Application:
     """Return the application; `import_path: paceline.server.replicas:build` in a file for `serve deploy`.
-    Raises pydantic's ValidationError for unusable `args`, UsageError and MissingExtraError."""
-    settings = ServerSettings.model_validate(args)
+    Raises UsageError and MissingExtraError."""
+    settings = args if isinstance(args, ServerSettings) else make_settings(ServerSettings, args)
     return deployment(settings).bind(settings)
 
 
@@ -174,9 +172,9 @@ def check_cluster_resources(settings: ServerSettings, has: Mapping[str, float]) 
     least, _ = parse_replica_range(settings.replicas)
     for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
         if least * each > has.get(name, 0.0):
-            needs = f"{least} replicas reserve {least * each:g} {name}s"
+            there = f"and this machine has {has.get(name, 0.0):g}"
             advice = f"say fewer --replicas, or less --replica-{name.lower()}s for each"
-            raise UsageError(f"{needs}, and this machine has {has.get(name, 0.0):g}: {advice}")
+            raise UsageError(f"{least} replicas reserve {least * each:g} {name}s, {there}: {advice}")
 
 
 def start_failure_reason() -> str:
@@ -184,8 +182,8 @@ def start_failure_reason() -> str:
     from ray import serve
 
     application = serve.status().applications.get(NAME)
-    known = application is not None and NAME in application.deployments
-    return application.deployments[NAME].message.strip().rpartition("\n")[2] if known else ""
+    deployed = None if application is None else application.deployments.get(NAME)
+    return "" if deployed is None else str(deployed.message).strip().rpartition("\n")[2]
 
 
 def connect_or_start_ray(quiet: bool) -> bool:

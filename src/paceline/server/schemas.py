@@ -60,10 +60,12 @@ Seed = Annotated[int, BeforeValidator(whole_number), Field(ge=-(1 << 63), lt=1 <
 Limit = Annotated[int, BeforeValidator(whole_number), Field(ge=-2, lt=1 << 31)]  # below 1: none
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
 Bias = Annotated[list[Any], Field(min_length=2, max_length=2)]  # validated by text/token_texts.py
-JsonObject = dict[str, Any]  # validated by text/messages.py, as for the Python API
+Json = dict[str, Any]  # validated by text/messages.py, as for the Python API
+Objects = Annotated[list[Json], Field(max_length=MAX_ITEMS)]
+Name = Annotated[str, Field(max_length=4096)]  # of a model
 Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_ITEMS)]
 Prompts = Annotated[
-    Text | JsonObject | Tokens | Annotated[list[Any], Field(max_length=1 << 22)],
+    Text | Json | Tokens | Annotated[list[Any], Field(max_length=1 << 22)],
     Field(description="A text, tokens, or both in one list; or a list of prompts."),
 ]
 
@@ -91,19 +93,11 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in limit_entries(data, MAX_FIELDS).items() if value is not None}
+        given = limit_entries(data, MAX_FIELDS)
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
-    def unknown_fields(self, *where: str) -> list[tuple[str, ...]]:
-        """Return the paths of unknown fields that are ignored."""
-        return [path for path, ignored in self._extra(where) if ignored]
-
-    def unsupported_fields(self, *where: str) -> list[tuple[str, ...]]:
-        """Return the paths of fields that would change the answer."""
-        return [path for path, ignored in self._extra(where) if not ignored]
-
-    def _extra(self, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool]]:
+    def extra_fields(self, *where: str) -> Iterator[tuple[tuple[str, ...], bool]]:
+        """Yield the path of each further field, and whether it is ignored: others would change the answer."""
         for name, value in (self.model_extra or {}).items():
             if name not in NEUTRAL:
                 if name not in NO_EFFECT:
@@ -112,7 +106,7 @@ class Body(BaseModel):
                 yield (*where, name), False
         for name in self.model_fields_set:
             if isinstance(value := getattr(self, name, None), Body):
-                yield from value._extra((*where, name))
+                yield from value.extra_fields(*where, name)
 
 
 def sampler(name: str, **changes: Any) -> Any:
@@ -158,7 +152,7 @@ class ResponseFormat(Body):
 class SamplingRequest(Body):
     """The common fields of chat and text completions."""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
     max_tokens: Limit | None = None
     temperature: float = sampler("temperature", default=1.0)
     top_p: float = sampler("top_p")
@@ -190,12 +184,12 @@ class SamplingRequest(Body):
     stop: Text | Texts | None = None
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0, lt=1 << 31, description="No end and no stop before.")] = 0
-    json_schema: Annotated[JsonObject | bool | Text | None, also("json_schema", "guided_json")] = None
+    json_schema: Annotated[Json | bool | Text | None, also("json_schema", "guided_json")] = None
     grammar: Annotated[Text | None, also("grammar", "guided_grammar")] = None  # GBNF
     regex: Annotated[Text | None, also("regex", "guided_regex")] = None
     choice: Annotated[Texts | None, also("choice", "guided_choice")] = None
     structured_outputs: dict[Literal["json", "regex", "choice", "grammar"], Any] | None = None
-    prediction: JsonObject | None = None
+    prediction: Json | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     speculative: Speculative | None = None
@@ -211,11 +205,9 @@ class CompletionRequest(SamplingRequest):
 
     prompt: Prompts
     logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
-    echo: Literal[False] = False
-    suffix: Annotated[Text | None, Field(description="What follows, for models with fill-in-the-middle.")] = (
-        None
-    )
-    fim_files: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    echo: Annotated[bool, Field(description="Begin with the prompt; max_tokens 0: it alone.")] = False
+    suffix: Annotated[Text | None, Field(description="What follows; for models that fill in.")] = None
+    fim_files: Objects = Field(default_factory=list)
 
 
 class FimRequest(CompletionRequest):
@@ -225,16 +217,19 @@ class FimRequest(CompletionRequest):
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)]
+    messages: Objects
     max_completion_tokens: Limit | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=1024)] = None
-    tools: Annotated[list[JsonObject] | None, Field(max_length=1024)] = None
-    tool_choice: Literal["none", "auto", "required"] | JsonObject | None = None
+    tools: Annotated[list[Json] | None, Field(max_length=1024)] = None
+    tool_choice: Literal["none", "auto", "required"] | Json | None = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
     reasoning_effort: Annotated[str | None, Field(max_length=64, description="For the template.")] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+
+
+OpenAiRequest = ChatRequest | CompletionRequest
 
 
 class TokenizeRequest(Body):
@@ -255,8 +250,8 @@ class DetokenizeRequest(Body):
 class ShowRequest(Body):
     """POST /api/show, Ollama's"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
-    name: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
+    name: Name = ""
 
 
 class ErrorDetail(BaseModel):

@@ -87,9 +87,8 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         began, headers = monotonic(), Headers(scope=scope)
-        name = headers.get("x-request-id", "")
-        if not REQUEST_ID.fullmatch(name):
-            name = f"req-{secrets.token_hex(8)}"
+        given = REQUEST_ID.fullmatch(headers.get("x-request-id", ""))
+        name = given[0] if given else f"req-{secrets.token_hex(8)}"
         scope.setdefault("state", {}).update(client=self._client(scope, headers), log_fields={})
         replica, status = self._rules.replica, 0
         header = (b"x-replica", replica.encode()) if replica else (b"x-request-id", name.encode())
@@ -106,15 +105,10 @@ class SecurityMiddleware:
         try:
             await self._authorize(scope, headers, receive, answer)
         finally:
-            fields = {
-                "id": name,
-                "client": scope["state"]["client"],
-                "method": scope["method"],
-                "path": scope["path"][:200],
-                "status": status or 499,
-                "seconds": round(monotonic() - began, 4),
-                **scope["state"]["log_fields"],
-            }
+            state, path = scope["state"], scope["path"][:200]
+            fields = {"id": name, "client": state["client"], "method": scope["method"], "path": path}
+            fields |= {"status": status or 499, "seconds": round(monotonic() - began, 4)}
+            fields |= state["log_fields"]
             line = " ".join(f"{key}={printable(str(value))}" for key, value in fields.items())
             log.info(line, extra={"fields": fields})
 
@@ -129,9 +123,8 @@ class SecurityMiddleware:
         pieces: list[bytes] = []
         try:
             if await self._read(self._check_headers(scope, headers), receive, pieces):
-                if (
-                    "origin" not in headers and "sec-fetch-site" not in headers
-                ):  # curl's default is no JSON; web pages could send that unasked
+                # curl's default is no JSON; web pages could send that unasked.
+                if "origin" not in headers and "sec-fetch-site" not in headers:
                     others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
                     scope["headers"] = [*others, (b"content-type", b"application/json")]
                 pieces[:] = [b"".join(pieces)]
@@ -185,10 +178,9 @@ class SecurityMiddleware:
                 raise RequestRejected(408, "the rest of the body did not come", "timeout") from None
             if message["type"] == "http.disconnect":
                 return False
-            piece = message.get("body", b"")
-            pieces.append(piece)
-            n += len(piece)
-            self._buffered_bytes += len(piece)
+            pieces.append(message.get("body", b""))
+            n += len(pieces[-1])
+            self._buffered_bytes += len(pieces[-1])
             if n > largest:
                 break
             if n > SMALL_BODY_BYTES and self._buffered_bytes > MAX_TOTAL_BODIES * largest:
@@ -216,11 +208,8 @@ def replayed(messages: deque[Message], receive: Receive) -> Receive:
 
 
 async def send_error(send: Send, refused: RequestRejected, receive: Receive, path: str) -> None:
-    status = refused.status
-    kind = {401: "authentication_error"}.get(
-        status, "server_error" if status >= 500 else "invalid_request_error"
-    )
-    body = json.dumps(ErrorInfo(status, str(refused), kind, refused.code).body(path)).encode()
+    status, kind = refused.status, "authentication_error" if refused.status == 401 else ""
+    body = json.dumps(ErrorInfo(status, str(refused), refused.code, kind=kind).body(path)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
@@ -243,6 +232,5 @@ def _key(headers: Headers) -> str:
 
 def _host(header: str) -> str:
     """Return the host without its port, in lower case; nothing for a header that is neither."""
-    header = header.lower()
-    matched = HOST.fullmatch(header)
+    matched = HOST.fullmatch(header := header.lower())
     return matched[1] if matched else header if header.count(":") > 1 else ""

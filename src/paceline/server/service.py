@@ -9,65 +9,35 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import TypeVar, cast
 
 from paceline.api import LLM
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.live_stats import LiveStats
 from paceline.server.metrics import Metrics
-from paceline.settings import make_settings
-from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+from paceline.server.settings import PREFILL_CHUNK_TOKENS, ServerLimits
+from paceline.speculative.errors import BusyError, ClosingError, TooSlowError, UsageError
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
-from paceline.speculative.sampling import Sampling
 from paceline.speculative.scheduler import ScheduledRequest
 from paceline.text.grammar import CompiledGrammar
 
-PREFILL_CHUNK_TOKENS = 512  # prompt tokens in a pass; it bounds the inter-token latency of other requests
 IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
+BUSY_SECONDS = 0.02  # until a job looks for a session again
+OVERDUE = "the request exceeded its timeout of {:g} seconds"
 STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
 
 log = logging.getLogger("paceline.engine")
 AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, lt=1e6)]
+T = TypeVar("T")
 
 
 class QueueFullError(UsageError):
     """More requests than the server takes now."""
-
-
-class ServerLimits(BaseModel):
-    """Limits of one server, by the names of `paceline serve`'s options. Raises ValidationError or UsageError.
-    isolate_clients: past answers to a client are drafts for that client alone.
-    queue: the most requests that wait. per_client: the most open requests of one client; 0: no limit.
-    timeout: seconds from a request's arrival to its last token.
-    n_predict: the most tokens of an answer; 0: what the context has room for.
-    ping_seconds: without output, after which a stream gets a comment so that it stays open; 0: never.
-    strict: refuse unknown fields.
-    sampling: defaults for fields of `Sampling`; the other fields have OpenAI's defaults."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    isolate_clients: bool = False
-    queue: Count = 64
-    per_client: Count = 0
-    timeout: Positive = 600.0
-    n_predict: Count = 0
-    ping_seconds: Annotated[float, Field(ge=0, lt=1e6)] = 10.0
-    strict: bool = False
-    sampling: dict[str, int | float] = Field(default_factory=dict)
-
-    @field_validator("sampling")
-    @classmethod
-    def _validate_sampling(cls, sampling: dict[str, int | float]) -> dict[str, int | float]:
-        make_settings(Sampling, sampling)
-        return sampling
 
 
 class ServingEngine:
@@ -85,6 +55,7 @@ class ServingEngine:
         # Guards `_handles` and `_closing`: nothing is submitted after it is set.
         self._lock = threading.Lock()
         self._handles: dict[ScheduledRequest, RequestHandle] = {}  # of requests that have not ended
+        self._jobs, self._n_jobs = ThreadPoolExecutor(1, "paceline-job"), 0
         self._closing, self._stopping = False, False
         self.failure: BaseException | None = None
         self.pass_started = self._clock()
@@ -136,9 +107,7 @@ class ServingEngine:
             return []
         client, n, limits = requests[0].client, len(requests), self.limits
         handles = [self._engine.handle(request, partial(deliver, at)) for at, request in enumerate(requests)]
-        groups: dict[Any, list[RequestHandle]] = {}
-        for handle in handles:
-            groups.setdefault(handle.request.grammar, []).append(handle)
+        grammars = dict.fromkeys(request.grammar for request in requests)
         with self._lock:
             if n > (most := min(self.sessions + limits.queue, limits.per_client or n)):
                 raise UsageError(f"{n} completions requested: this server takes at most {most} at once")
@@ -152,8 +121,9 @@ class ServingEngine:
                 waiting = count(limits.queue, "request")
                 raise QueueFullError(f"the queue is full ({waiting} waiting): try again later")
             self._handles.update((handle.scheduled, handle) for handle in handles)
-            for group in groups.values():
-                self._commands.put(partial(self._accept, group))
+            for grammar in grammars:
+                same = [handle for handle in handles if handle.request.grammar == grammar]
+                self._commands.put(partial(self._accept, same))
         return handles
 
     def submit_async(self, requests: Sequence[GenerationRequest]) -> tuple[list[RequestHandle], AsyncOutputs]:
@@ -185,6 +155,7 @@ class ServingEngine:
         ended within `patience` seconds; None: wait for its end."""
         self.announce_shutdown()
         self._commands.put(self._stop)
+        self._jobs.shutdown(wait=patience is None, cancel_futures=True)
         self._thread.join(patience)
         return not self._thread.is_alive()
 
@@ -197,6 +168,40 @@ class ServingEngine:
     def _open_handles(self) -> list[RequestHandle]:
         with self._lock:
             return list(self._handles.values())
+
+    async def run(self, begin: Callable[[], Generator[None, None, T]]) -> T:
+        """Return the result of a generator that uses the model, in a thread beside the engine's: each of its
+        steps has a turn between two passes. It begins again while there is no session for it.
+        Raises QueueFullError, ClosingError and TooSlowError, and what it raises."""
+        if self.problem:
+            raise ClosingError(self.problem)
+        if self._n_jobs > self.limits.queue:
+            raise QueueFullError("the queue is full: try again later")
+        over, loop = threading.Event(), asyncio.get_running_loop()
+        self._n_jobs += 1
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return await loop.run_in_executor(self._jobs, self._run_steps, begin, over)
+        except TimeoutError:
+            raise TooSlowError(OVERDUE.format(self.limits.timeout)) from None
+        finally:
+            self._n_jobs -= 1
+            over.set()
+
+    def _run_steps(self, begin: Callable[[], Generator[None, None, T]], over: threading.Event) -> T:
+        steps = begin()
+        while not (over.is_set() or self.problem):
+            try:
+                with self._engine.exclusive():
+                    next(steps)
+            except StopIteration as done:
+                return cast("T", done.value)
+            except BusyError:
+                steps = begin()
+                over.wait(BUSY_SECONDS)
+        with self._engine.exclusive():
+            steps.close()
+        raise ClosingError(self.problem)
 
     # The engine's thread calls what follows.
 
@@ -240,9 +245,8 @@ class ServingEngine:
         if grammar is None:
             self._enqueue(handles, None)
             return
-        job = self._engine.grammars.submit(
-            grammar, client, lambda outcome: self._commands.put(partial(self._enqueue, handles, outcome))
-        )
+        done = partial(self._enqueue, handles)
+        job = self._engine.grammars.submit(grammar, client, lambda it: self._commands.put(partial(done, it)))
         for handle in handles:
             handle.compiling = job
 
@@ -266,7 +270,7 @@ class ServingEngine:
         for handle in self._open_handles():
             timeout = handle.request.timeout
             if timeout is not None and handle.arrived < now - timeout:
-                self._cancel(handle, TooSlowError(f"the request exceeded its timeout of {timeout:g} seconds"))
+                self._cancel(handle, TooSlowError(OVERDUE.format(timeout)))
 
     def _run_pass(self) -> None:
         if self._scheduler.idle:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -21,6 +21,7 @@ from paceline.server.service import ServingEngine
 from paceline.speculative.errors import ClosingError, PacelineError, TooSlowError, UsageError
 
 log = logging.getLogger("paceline.server")
+T = TypeVar("T")
 
 
 class CompletionOutputs:
@@ -30,7 +31,7 @@ class CompletionOutputs:
     def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
         self._service, self._log_fields, self.ping_seconds = service, log, service.limits.ping_seconds
         self.handles, self._queue = service.submit_async(request.requests)
-        self._n_open = len(self.handles)
+        self.n_open = len(self.handles)
 
     async def next(self) -> tuple[int, StepOutput] | None:
         """Return the next output and its answer's index; None if a stream needs a sign of life.
@@ -42,7 +43,7 @@ class CompletionOutputs:
         except TimeoutError:
             return None
         if update.finish is not None:
-            self._n_open -= 1
+            self.n_open -= 1
             self._log_fields.update(log_fields(update.finish))
             error = update.finish.error
             if isinstance(error, UsageError | ClosingError | TooSlowError):
@@ -50,10 +51,6 @@ class CompletionOutputs:
             if error is not None:
                 raise HTTPException(500, MODEL_FAILED) from error
         return index, update
-
-    @property
-    def over(self) -> bool:
-        return not self._n_open
 
     async def queued(self) -> None:
         """Wait until the grammars are compiled and the requests queued. Raises what `next` raises."""
@@ -63,31 +60,25 @@ class CompletionOutputs:
 
     async def all(self, answers: Answers) -> None:
         """Wait for all outputs and add them to the answers."""
-        while not self.over:
+        while self.n_open:
             if (output := await self.next()) is not None:
                 answers.all[output[0]].deltas(output[1])
 
     def cancel(self) -> None:
         """Cancel the answers that have not ended."""
-        if self._n_open == len(self.handles):
+        if self.n_open == len(self.handles):
             self._log_fields.setdefault("reason", "cancelled")
         for handle in self.handles:
             self._service.cancel(handle)
 
 
 class EventStreamResponse(StreamingResponse):
-    """A stream of events or lines. `after` is called when it ends or its client disconnects."""
+    """A stream of events, or lines. `after` is called when it ends or its client disconnects."""
 
-    def __init__(
-        self,
-        content: AsyncIterator[str],
-        after: Callable[[], None],
-        media_type: str = "text/event-stream",
-        headers: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, content: AsyncIterator[str], after: Callable[[], None], **options: Any) -> None:
+        super().__init__(content, **{"media_type": "text/event-stream", **options})
         # nginx would hold the events back otherwise.
-        own = {"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
-        super().__init__(content, media_type=media_type, headers=own)
+        self.headers.update({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._after = after
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -106,7 +97,7 @@ async def event_stream(
     # With the first step: programs that measure take the first event for the end of the prompt's pass.
     first, last = list(writer.begin()), monotonic()
     try:
-        while not outputs.over:
+        while outputs.n_open:
             if (output := await outputs.next()) is not None:
                 index, update = output
                 for event in writer.step(index, update, answers.all[index].deltas(update)):
@@ -122,23 +113,32 @@ async def event_stream(
     except Exception as error:
         if not isinstance(error, PacelineError | HTTPException):
             log.exception("a stream has failed")
-        named = path.startswith(("/v1/messages", "/v1/responses", "/responses"))
-        yield encode(("error" if named else "", describe(error).body(path)))
+        yield encode(writer.failed(describe(error).body(path)))
     if writer.trailer:
         yield writer.trailer
-
-
-def sse_event(event: Event) -> str:
-    name, data = event
-    line = f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-    return f"event: {name}\n{line}" if name else line
 
 
 def json_line(event: Event) -> str:
     return json.dumps(event[1], ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-async def wait_for_disconnect(request: Request) -> None:
-    """Return when the client has disconnected."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def sse_event(event: Event) -> str:
+    return (f"event: {event[0]}\n" if event[0] else "") + f"data: {json_line(event)}\n"
+
+
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of what a request waits for. It is cancelled if the client disconnects."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = tasks = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HTTPException(499, "the client has disconnected")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()

@@ -19,6 +19,7 @@ from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.attention_weights import AttentionWeights
 from paceline.backends.llama_cpp.batch import LlamaForward
 from paceline.backends.llama_cpp.cache import MAX_BRANCHES, LlamaKvCache
+from paceline.backends.llama_cpp.embeddings import EmbeddingContext
 from paceline.backends.llama_cpp.exactness import (
     FilledPasses,
     drops_rejected_drafts,
@@ -77,6 +78,7 @@ class LlamaTarget(LoadedTarget):
         self.context: Any = None
         self.on_forward: Callable[[int, int, float], None] | None = None
         self._prompt_reader: LlamaTarget | None = None
+        self._embedding: EmbeddingContext | None = None
         try:
             if (arch := self.model.architecture) in HEAD_ARCHS:
                 advice = "give it by -md, and its target by -m"
@@ -278,6 +280,9 @@ class LlamaTarget(LoadedTarget):
         if self._prompt_reader is not None:
             self._prompt_reader.close()
             self._prompt_reader = None
+        if self._embedding is not None and self.model.process.is_current:
+            self._embedding.close()
+        self._embedding = None
         self._free_context()
         if self._owns_model:
             self.model.close()
@@ -317,6 +322,13 @@ class LlamaTarget(LoadedTarget):
         for extra in extras.joined:
             extra.prepare(self, sessions)
         return extras
+
+    def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """See Embeds. The first call makes a further context."""
+        self._require_open()
+        if self._embedding is None:
+            self._embedding = EmbeddingContext(self, self._settings)
+        return self._embedding.mean(tokens)
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> NDArray[np.float32]:
         """See ShowsAttention. The first call makes a further context."""

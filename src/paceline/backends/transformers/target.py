@@ -275,6 +275,17 @@ class HfTarget(LoadedTarget):
             return ViewSession(beside, self.caps.n_ctx)
         return HfSession(self._slots, self.caps.n_ctx)
 
+    def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """See Embeds."""
+        model = self._require_open()
+        if self._kind.state_in_modules:  # which sessions use
+            raise ModelError(f"{self.path}: no embeddings of this architecture: use its GGUF file")
+        with torch.inference_mode():
+            ids = torch.tensor([list(tokens)], device=self._device)
+            states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
+        mean: NDArray[np.float32] = states.float().mean(dim=0).cpu().numpy()
+        return mean
+
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
         """See ShowsAttention."""
         model = self._require_open()

@@ -1,6 +1,6 @@
 """The APIs: each a row of a table, from its own form to OpenAI's requests, and from OpenAI's deltas back.
 
-answer.py  answers in OpenAI's deltas; parts.py: what conversions have in common
+answer.py  answers in OpenAI's deltas; parts.py: what conversions have in common; embeddings.py: of all APIs
 openai.py, openai_responses.py, anthropic.py, ollama.py, llama_server.py: one API each"""
 
 from __future__ import annotations
@@ -30,67 +30,26 @@ class Api:
     own_sampling: bool = False
 
 
-def unchanged(body: Any, _notes: Notes) -> Any:
-    return body
-
-
+# fmt: off
 APIS = (
     Api(("/v1/chat/completions", "/chat/completions"), "Chat", ChatRequest, openai.chat, openai.OpenAiWriter),
-    Api(("/v1/completions",), "Complete a text", CompletionRequest, unchanged, openai.OpenAiWriter),
-    Api(("/v1/fim/completions",), "Fill in the middle", FimRequest, unchanged, openai.OpenAiWriter),
-    Api(
-        ("/v1/responses", "/responses"),
-        "Respond",
-        openai_responses.ResponsesRequest,
-        openai_responses.to_chat,
-        openai_responses.ResponsesWriter,
-    ),
-    Api(
-        ("/v1/messages",),
-        "Anthropic's chats",
-        anthropic.MessagesRequest,
-        anthropic.to_chat,
-        anthropic.MessagesWriter,
-    ),
-    Api(
-        ("/api/chat",),
-        "Ollama's chats",
-        ollama.OllamaChatRequest,
-        ollama.chat_to_openai,
-        ollama.OllamaWriter,
-        as_lines=True,
-        own_sampling=True,
-    ),
-    Api(
-        ("/api/generate",),
-        "Ollama's completions",
-        ollama.OllamaGenerateRequest,
-        ollama.generate_to_openai,
-        ollama.OllamaWriter,
-        as_lines=True,
-        own_sampling=True,
-    ),
-    Api(
-        ("/completion", "/completions"),
-        "llama-server's completions",
-        llama_server.LlamaRequest,
-        llama_server.to_completion,
-        llama_server.LlamaWriter,
-        own_sampling=True,
-    ),
-    Api(
-        ("/infill",),
-        "llama-server's filling in the middle",
-        llama_server.InfillRequest,
-        llama_server.to_completion,
-        llama_server.LlamaWriter,
-        own_sampling=True,
-    ),
+    Api(("/v1/completions",), "Complete a text", CompletionRequest, lambda it, _: it, openai.OpenAiWriter),
+    Api(("/v1/fim/completions",), "Fill in the middle", FimRequest, lambda it, _: it, openai.OpenAiWriter),
+    Api(("/v1/responses", "/responses"), "Respond",
+        openai_responses.ResponsesRequest, openai_responses.to_chat, openai_responses.ResponsesWriter),
+    Api(("/v1/messages",), "Anthropic's chats",
+        anthropic.MessagesRequest, anthropic.to_chat, anthropic.MessagesWriter),
+    Api(("/api/chat",), "Ollama's chats",
+        ollama.OllamaChatRequest, ollama.chat_to_openai,
+        ollama.OllamaWriter, as_lines=True, own_sampling=True),
+    Api(("/api/generate",), "Ollama's completions", ollama.OllamaGenerateRequest, ollama.generate_to_openai,
+        ollama.OllamaWriter, as_lines=True, own_sampling=True),
+    Api(("/completion", "/completions"), "llama-server's completions",
+        llama_server.LlamaRequest, llama_server.to_completion, llama_server.LlamaWriter, own_sampling=True),
+    Api(("/infill",), "llama-server's filling in the middle",
+        llama_server.InfillRequest, llama_server.to_completion, llama_server.LlamaWriter, own_sampling=True),
 )
+# fmt: on
+CHATS = ("/v1/responses", "/v1/chat/completions", "/chat/completions")
 # Routes that count the tokens of such a request.
-COUNTED = {
-    "/v1/messages": "/v1/messages/count_tokens",
-    "/v1/responses": "/v1/responses/input_tokens",
-    "/v1/chat/completions": "/v1/chat/completions/input_tokens",
-    "/chat/completions": "/chat/completions/input_tokens",
-}
+COUNTED = {"/v1/messages": "/v1/messages/count_tokens", **{path: f"{path}/input_tokens" for path in CHATS}}

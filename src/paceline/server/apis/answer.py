@@ -3,55 +3,95 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from paceline.api import LLM
+from paceline.backends.logit_drift import teacher_forced_passes
 from paceline.request_handle import Finish, RequestHandle, StepOutput
 from paceline.server.convert import ParsedRequest
+from paceline.server.schemas import Json
+from paceline.speculative.interfaces import Target
+from paceline.speculative.sampling import logprob
+from paceline.speculative.stats import Logprob
+from paceline.text.tools.parser import AnswerParser, AssistantMessage, MessageDelta
 
+SCORED_ROWS = 64  # tokens of a prompt in a pass that computes their log-probabilities
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
-Json = dict[str, Any]
+Scores = Sequence[Sequence[Logprob]]  # of a prompt's tokens but the first
 Event = tuple[str, Json]  # its name, which may be empty, and its data
 
 
 @dataclass
+class ContentBlock:
+    """A part of an answer. text: of a call, its arguments."""
+
+    kind: Literal["reasoning", "text", "call"]
+    index: int
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+# ("start", block, ""), ("text", block, what is new) or ("stop", block, "")
+BlockEvent = tuple[str, ContentBlock, str]
+
+
+@dataclass
 class AnswerState:
-    """An answer so far. calls: in OpenAI's form, with arguments in pieces."""
+    """An answer so far. blocks: its thoughts, texts, and calls.
+    events: what the last output began, continued and ended."""
 
     handle: RequestHandle
-    parser: Any = None
-    content: list[str] = field(default_factory=list)  # in pieces, as the next one
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[Json] = field(default_factory=list)
+    parser: AnswerParser | None = None
+    parsed: list[MessageDelta] = field(default_factory=list)
+    blocks: list[ContentBlock] = field(default_factory=list)
+    events: list[BlockEvent] = field(default_factory=list)
     has_progress: bool = False  # of its prompt was reported, and was it the last
     is_prefilled: bool = False
 
     def deltas(self, update: StepOutput) -> list[Json]:
         """Add an output; return what is new in OpenAI's form."""
-        new: list[Json] = [{"content": update.text}] if update.text else []
+        new = [MessageDelta(content=update.text)] if update.text else []
         if self.parser is not None:
-            parsed = self.parser.feed(update.text)
+            new = self.parser.feed(update.text)
             if update.finish is not None:
-                parsed += self.parser.finish(cut=update.finish.is_truncated)
-            new = [delta.openai() for delta in parsed]
+                new += self.parser.finish(cut=update.finish.is_truncated)
+        self.parsed += new
+        self.events = []
         for delta in new:
-            self.content.append(delta.get("content") or "")
-            self.reasoning.append(delta.get("reasoning_content") or "")
-            for call in delta.get("tool_calls", ()):
-                if call["index"] == len(self.calls):
-                    first = {"id": call["id"], "type": "function"}
-                    self.calls.append(
-                        first | {"function": {"name": call["function"]["name"], "arguments": list[str]()}}
-                    )
-                self.calls[call["index"]]["function"]["arguments"].append(
-                    call["function"].get("arguments") or ""
-                )
-        return new
+            self._add("reasoning", delta.reasoning)
+            self._add("text", delta.content)
+            if delta.id:
+                self._open(ContentBlock("call", len(self.blocks), delta.id, delta.name))
+            self._add("call", delta.arguments)
+        if update.finish is not None:
+            if not self.blocks:
+                self._open(ContentBlock("text", 0))
+            self.events.append(("stop", self.blocks[-1], ""))
+        return [delta.openai() for delta in new]
+
+    def _add(self, kind: Literal["reasoning", "text", "call"], text: str) -> None:
+        """Add to the last block, or begin one of another kind."""
+        if text and (not self.blocks or self.blocks[-1].kind != kind):
+            self._open(ContentBlock(kind, len(self.blocks)))
+        if text:
+            self.blocks[-1].pieces.append(text)
+            self.events.append(("text", self.blocks[-1], text))
+
+    def _open(self, block: ContentBlock) -> None:
+        if self.blocks:
+            self.events.append(("stop", self.blocks[-1], ""))
+        self.blocks.append(block)
+        self.events.append(("start", block, ""))
 
     @property
     def finish(self) -> Finish:
@@ -60,33 +100,23 @@ class AnswerState:
 
     @property
     def message(self) -> Json:
-        content, reasoning = "".join(self.content), "".join(self.reasoning)
-        out: Json = {"role": "assistant", "content": content}
-        if self.calls:
-            out |= {"content": content or None, "tool_calls": self._joined_calls()}
-        return out | ({"reasoning_content": reasoning} if reasoning else {})
-
-    def _joined_calls(self) -> list[Json]:
-        return [
-            {**call, "function": {**call["function"], "arguments": "".join(call["function"]["arguments"])}}
-            for call in self.calls
-        ]
+        return AssistantMessage.of(self.parsed).openai()
 
     @property
     def finish_reason(self) -> str:
         """OpenAI's finish reason."""
         if self.finish.is_truncated:
             return "length"
-        return "tool_calls" if self.calls else "stop"
+        return "tool_calls" if any(block.kind == "call" for block in self.blocks) else "stop"
 
 
 class Answers:
-    """All answers of one HTTP request. n: answers to each of its prompts."""
+    """All answers of one HTTP request. scores: of each prompt, if they are wanted."""
 
-    def __init__(self, llm: LLM, parsed: ParsedRequest, handles: Sequence[RequestHandle], n: int) -> None:
+    def __init__(self, llm: LLM, parsed: ParsedRequest, handles: list[RequestHandle], scores: Scores) -> None:
         new_parser = parsed.new_parser
         self.all = [AnswerState(handle, new_parser() if new_parser else None) for handle in handles]
-        self._llm, self._n = llm, n
+        self._llm, self._n, self._scores, self.only_prompts = llm, parsed.n, scores, parsed.only_prompts
 
     @property
     def ends(self) -> list[Finish]:
@@ -104,14 +134,21 @@ class Answers:
 
     @property
     def n_tokens(self) -> int:
-        return sum(len(answer.handle.tokens) for answer in self.all)
+        return 0 if self.only_prompts else sum(len(answer.handle.tokens) for answer in self.all)
+
+    def prompt(self, index: int) -> tuple[list[int], list[Logprob | None]]:
+        """Return the tokens of an answer's prompt, and their log-probabilities if they are known."""
+        known = self._scores[index // self._n] if self._scores else ()
+        return list(self.all[index].handle.request.prompt), [None, *known]
 
     def prompt_text(self, index: int = 0) -> str:
         """Return a prompt with its control tokens."""
         return visible_text(self._llm, self.all[index].handle.request.prompt)
 
-    def text(self, token: int) -> str:
-        return self._llm.target.text.piece(token).decode(errors="replace")
+    def text(self, token: int, *, visible: bool = False) -> str:
+        """Return a token's text. visible: also that of a control token."""
+        piece = self._llm.target.text.piece(token).decode(errors="replace")
+        return visible_text(self._llm, [token]) if visible else piece
 
     def token_json(self, token: int, logprob: float) -> Json:
         """Return a token with its log-probability in the form of OpenAI's chats."""
@@ -141,12 +178,11 @@ class Answers:
 
     def draft_counts(self) -> Json:
         """Return the drafted and the accepted tokens by drafter, and the steps."""
-        drafted, accepted = Counter[str](), Counter[str]()
-        for end in self.ends:
-            for name, source in end.stats.by_source.items():
-                drafted[name] += source.drafted
-                accepted[name] += source.accepted
-        steps = sum(end.stats.steps for end in self.ends)
+        all_stats, drafted, accepted = [end.stats for end in self.ends], Counter[str](), Counter[str]()
+        for name, source in (item for stats in all_stats for item in stats.by_source.items()):
+            drafted[name] += source.drafted
+            accepted[name] += source.accepted
+        steps = sum(stats.steps for stats in all_stats)
         return {"drafted": dict(drafted), "accepted": dict(accepted), "steps": steps}
 
     def progress(self, index: int, update: StepOutput) -> Iterator[Json]:
@@ -163,114 +199,59 @@ class Answers:
         yield out | {"processed": now.n_prompt if update.tokens else now.n_cached + handle.n_prefilled}
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """The form of one API's response. trailer: ends its streams."""
 
     trailer: ClassVar[str] = ""
+    _answers: Answers
 
     def begin(self) -> Iterator[Event]:
         """Yield the events before the first output."""
+        yield from ()
 
+    @abstractmethod
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         """Yield the events of one answer's output."""
 
     def end(self) -> Iterator[Event]:
         """Yield the events after the last output."""
+        yield from ()
 
+    def failed(self, body: Json) -> Event:
+        """Return the event that ends a stream with an error. body: of the error's response."""
+        return "", body
+
+    @abstractmethod
     def full(self) -> Any:
         """Return the response without streaming."""
 
 
-@dataclass
-class ContentBlock:
-    """A part of an answer. text: of a call, its arguments."""
-
-    kind: Literal["reasoning", "text", "call"]
-    index: int
-    id: str = ""
-    name: str = ""
-    pieces: list[str] = field(default_factory=list)
-    closed: bool = False
+class BlockWriter(Writer):
+    """A form whose answers are sequences of blocks. A request has one answer, or none."""
 
     @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-
-class Blocks:
-    """OpenAI's deltas as a sequence of blocks: thoughts, text, and calls."""
-
-    def __init__(self) -> None:
-        self.all: list[ContentBlock] = []
-        self._n_calls = 0
-
-    @classmethod
-    def of(cls, message: Json) -> Blocks:
-        """Return the blocks of a whole message; an empty text if there is nothing else."""
-        blocks = cls()
-        calls = [{**call, "index": at} for at, call in enumerate(message.get("tool_calls", ()))]
-        for _ in blocks.feed({**message, "tool_calls": calls}):
-            pass
-        for _ in blocks.close():
-            pass
-        return blocks
-
-    def feed(self, delta: Json) -> Iterator[tuple[str, ContentBlock, str]]:
-        """Add a delta; yield ("start", block, ""), ("text", block, what is new) and ("stop", block, "")."""
-        if reasoning := delta.get("reasoning_content"):
-            yield from self._add("reasoning", reasoning)
-        if content := delta.get("content"):
-            yield from self._add("text", content)
-        for call in delta.get("tool_calls") or ():
-            function = call["function"]
-            if call["index"] == self._n_calls:
-                self._n_calls += 1
-                yield from self._open(ContentBlock("call", len(self.all), call["id"], function["name"]))
-            if text := function.get("arguments"):
-                yield from self._append(text)
-
-    def close(self) -> Iterator[tuple[str, ContentBlock, str]]:
-        """End the last block."""
-        if not self.all:
-            yield from self._open(ContentBlock("text", 0))
-        if not self.all[-1].closed:
-            self.all[-1].closed = True
-            yield "stop", self.all[-1], ""
-
-    def _add(self, kind: Literal["reasoning", "text"], text: str) -> Iterator[tuple[str, ContentBlock, str]]:
-        if not self.all or self.all[-1].kind != kind:
-            yield from self._open(ContentBlock(kind, len(self.all)))
-        yield from self._append(text)
-
-    def _open(self, block: ContentBlock) -> Iterator[tuple[str, ContentBlock, str]]:
-        if self.all:
-            yield from self.close()
-        self.all.append(block)
-        yield "start", block, ""
-
-    def _append(self, text: str) -> Iterator[tuple[str, ContentBlock, str]]:
-        self.all[-1].pieces.append(text)
-        yield "text", self.all[-1], text
-
-
-class BlockWriter(Writer):
-    """A form whose answers are sequences of blocks."""
-
-    def __init__(self) -> None:
-        self._blocks = Blocks()
+    def _blocks(self) -> list[ContentBlock]:
+        return self._answers.all[0].blocks if self._answers.all else []
 
     @abstractmethod
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
-        """Yield the events of what `Blocks.feed` yields."""
+        """Yield the events of one of the answer's `events`."""
 
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
-        for delta in deltas:
-            for action in self._blocks.feed(delta):
-                yield from self.block_events(*action)
+        for event in self._answers.all[index].events:
+            yield from self.block_events(*event)
 
-    def close_blocks(self) -> Iterator[Event]:
-        for action in self._blocks.close():
-            yield from self.block_events(*action)
+
+def prompt_logprobs(target: Target, prompt: Sequence[int], n: int) -> Generator[None, None, list[Logprob]]:
+    """Return the log-probability of each token of a prompt but the first, with the `n` likeliest ones.
+    Yields between the passes."""
+    caps, out = target.caps, list[Logprob]()
+    rows = 1 if caps.rollback == "none" else min(SCORED_ROWS, caps.max_batch_tokens, 1 + caps.max_tree_nodes)
+    for logits in teacher_forced_passes(target, prompt, 1, rows):
+        following = prompt[len(out) + 1 :]
+        out += [Logprob(*logprob(row, token, n)) for row, token in zip(logits, following, strict=False)]
+        yield
+    return out
 
 
 def visible_text(llm: LLM, tokens: Sequence[int]) -> str:
@@ -285,14 +266,9 @@ def finite_logprob(logprob: float) -> float:
 
 def log_fields(end: Finish) -> Mapping[str, Any]:
     """Return the fields of an answer in the log, which has nothing of the text."""
-    return {
-        "reason": end.reason or ("cancelled" if end.error is None else type(end.error).__name__),
-        "prompt": end.n_prompt,
-        "cached": end.n_cached,
-        "tokens": end.n_tokens,
-        "drafted": end.stats.drafted,
-        "accepted": end.stats.accepted,
-        "waited": round(end.queue_seconds, 4),
-        "first": round(end.first_token_seconds, 4),
-        "rest": round(end.decode_seconds, 4),
-    }
+    reason = end.reason or ("cancelled" if end.error is None else type(end.error).__name__)
+    counts = {"prompt": end.n_prompt, "cached": end.n_cached, "tokens": end.n_tokens}
+    drafts = {"drafted": end.stats.drafted, "accepted": end.stats.accepted}
+    seconds = {"waited": end.queue_seconds, "first": end.first_token_seconds, "rest": end.decode_seconds}
+    rounded = {name: round(value, 4) for name, value in seconds.items()}
+    return {"reason": reason, **counts, **drafts, **rounded}

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from paceline.server.apis.answer import Answers, Blocks, BlockWriter, ContentBlock, Event, Json
-from paceline.server.apis.parts import (
-    Notes,
-    call_arguments,
-    chat_request,
-    joined_text,
-    only_functions,
-    without_billing_header,
-)
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text, Texts
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
+from paceline.server.apis.parts import Notes, call_arguments, chat_request, only_functions
+from paceline.server.chat_messages import content_parts
+from paceline.server.schemas import Body, ChatRequest, Json, Name, Objects, Text, Texts
 from paceline.speculative import validation as typed
 
+# Claude Code's first line, which differs at each request: with it no prefix would be in the cache.
+BILLING_HEADER = re.compile(r"\Ax-anthropic-billing-header:(?:\s*\w+=[^;\n]*;)*\n?")
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STARTS: dict[str, Json] = {
@@ -39,46 +36,43 @@ class Thinking(Body):
 
 
 class OutputConfig(Body):
-    format: JsonObject | None = None
+    format: Json | None = None
     effort: str | None = None
 
 
 class MessagesRequest(Body):
     """POST /v1/messages"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
-    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)]
+    model: Name = ""
+    messages: Objects
     max_tokens: int | None = None
-    system: Text | list[JsonObject] | None = None
+    system: Text | list[Json] | None = None
     temperature: Any = None
     top_p: Any = None
     top_k: Any = None
     stop_sequences: Texts | None = None
     stream: bool = False
-    tools: list[JsonObject] | None = None
-    tool_choice: JsonObject | None = None
+    tools: list[Json] | None = None
+    tool_choice: Json | None = None
     thinking: Thinking = Field(default_factory=Thinking)
     output_config: OutputConfig = Field(default_factory=OutputConfig)
-    output_format: JsonObject | None = None
+    output_format: Json | None = None
     speculative: Any = None
 
 
 def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
     """Return the chat that Anthropic's request asks for."""
-    messages: list[Json] = []
-    system = [{"type": "text", "text": body.system}] if isinstance(body.system, str) else body.system or []
-    lines = [one for one in map(without_billing_header, system) if one.get("text") != ""]
-    if lines:
-        messages.append({"role": "system", "content": joined_text("system", lines, separator="\n\n")})
+    given = [{"text": body.system}] if isinstance(body.system, str) else body.system or []
+    texts = [typed.text(f"system[{at}]: its text", part.get("text")) for at, part in enumerate(given)]
+    system = [BILLING_HEADER.sub("", text, count=1) for text in texts]
+    messages: list[Json] = [{"role": "system", "content": text} for text in system if text]
     for at, message in enumerate(body.messages):
         messages += list(_messages(f"messages[{at}]", message))
     tools = None
     if body.tools is not None:
-        mine = only_functions(body.tools, lambda tool: tool.get("type", "custom") == "custom", notes)
-        tools = [_tool(tool) for tool in mine]
-    form = body.output_format or body.output_config.format
+        tools = [_tool(tool) for tool in only_functions(body.tools, "custom", "custom", notes)]
+    form, thinking = body.output_format or body.output_config.format, body.thinking.type
     schema = {"schema": (form or {}).get("schema"), "strict": True}
-    thinking = body.thinking.type
     last: Json = messages[-1] if messages else {}
     return chat_request(
         body,
@@ -91,7 +85,7 @@ def to_chat(body: MessagesRequest, notes: Notes) -> ChatRequest:
         response_format=form and {"type": "json_schema", "json_schema": schema},
         reasoning_effort=body.output_config.effort,
         chat_template_kwargs=thinking and {"enable_thinking": thinking != "disabled"},
-        continue_final_message=last.get("role") == "assistant" and "tool_calls" not in last,
+        continue_final_message=last.get("role") == "assistant" and not last.get("tool_calls"),
     )
 
 
@@ -101,9 +95,7 @@ def _messages(where: str, message: Json) -> Iterator[Json]:
     if not isinstance(content, list):
         yield {"role": role, "content": content}
         return
-    parts: list[Json] = []
-    calls: list[Json] = []
-    thoughts: list[str] = []
+    parts, calls, thoughts = list[Json](), list[Json](), list[str]()
     for at, block in enumerate(content):
         name = f"{where}: content[{at}]"
         kind = typed.mapping(name, block, "a block with a type").get("type")
@@ -111,12 +103,10 @@ def _messages(where: str, message: Json) -> Iterator[Json]:
             if parts:
                 yield {"role": role, "content": parts}
                 parts = []
-            result = block.get("content")
-            yield {
-                "role": "tool",
-                "tool_call_id": block.get("tool_use_id"),
-                "content": "" if result is None else result,
-            }
+            result = block.get("content") or ""
+            if block.get("is_error"):
+                result = [{"type": "text", "text": "Error: "}, *content_parts(result)]
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
         elif kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
@@ -125,26 +115,22 @@ def _messages(where: str, message: Json) -> Iterator[Json]:
         elif kind != "redacted_thinking":
             parts.append(block)
     if role == "assistant":
-        own: Json = {"tool_calls": calls} if calls else {}
-        thought: Json = {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
-        yield {"role": role, "content": parts or ("" if not calls else None), **own, **thought}
+        own = {"content": parts or (None if calls else ""), "tool_calls": calls or None}
+        yield {"role": role, **own, "reasoning_content": "\n".join(thoughts) or None}
     elif parts:
         yield {"role": role, "content": parts}
 
 
 def _tool(tool: Json) -> Json:
-    fields = {"name": tool.get("name"), "description": tool.get("description"), "strict": tool.get("strict")}
-    function = {**fields, "parameters": tool.get("input_schema")}
-    return {"type": "function", "function": {name: one for name, one in function.items() if one is not None}}
+    names = {"name": "name", "description": "description", "strict": "strict", "input_schema": "parameters"}
+    return {"type": "function", "function": {names[k]: v for k, v in tool.items() if k in names}}
 
 
 def _tool_choice(choice: Json | None) -> Any:
-    if choice is None:
-        return None
-    if choice.get("type") == "tool":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    kind = choice.get("type")
-    if not isinstance(kind, str) or kind not in TOOL_CHOICES:
+    kind = None if choice is None else str(choice.get("type"))
+    if choice is None or kind == "tool":
+        return choice and {"type": "function", "function": {"name": choice.get("name")}}
+    if kind not in TOOL_CHOICES:
         raise typed.invalid("tool_choice: its type", kind, "auto, any, tool or none")
     return TOOL_CHOICES[kind]
 
@@ -153,7 +139,6 @@ class MessagesWriter(BlockWriter):
     """A message, whole or as Anthropic's events."""
 
     def __init__(self, answers: Answers, model: str, body: MessagesRequest) -> None:
-        super().__init__()
         self._answers = answers
         name = f"msg_{secrets.token_hex(12)}"
         self._base: Json = {"id": name, "type": "message", "role": "assistant", "model": model}
@@ -163,15 +148,12 @@ class MessagesWriter(BlockWriter):
         yield self._event("message_start", message=message | {"usage": self._usage()})
 
     def end(self) -> Iterator[Event]:
-        yield from self.close_blocks()
         yield self._event("message_delta", delta=self._stop(), usage=self._usage())
         yield self._event("message_stop")
 
     def full(self) -> Json:
-        message = self._answers.all[0].message if self._answers.all else {}
-        blocks = Blocks.of(message).all
         # Clients run what they get: a truncated call is none.
-        whole = [one for one in blocks if one.kind != "call" or call_arguments(one.text) is not None]
+        whole = [one for one in self._blocks if one.kind != "call" or call_arguments(one.text) is not None]
         content = [_content(block) for block in whole]
         return {**self._base, "content": content, **self._stop(), "usage": self._usage()}
 
@@ -188,15 +170,17 @@ class MessagesWriter(BlockWriter):
                 yield self._event("content_block_delta", index=at, delta=signature)
             yield self._event("content_block_stop", index=at)
 
+    def failed(self, body: Json) -> Event:
+        return "error", body
+
     @staticmethod
     def _event(kind: str, **fields: Any) -> Event:
         return kind, {"type": kind, **fields}
 
     def _stop(self) -> Json:
-        if not self._answers.all:
-            return {"stop_reason": "end_turn", "stop_sequence": None}
-        (answer,) = self._answers.all
-        reason, sequence = STOP_REASONS[answer.finish_reason], answer.handle.stop_string
+        reason, sequence = "end_turn", None
+        for answer in self._answers.all:  # at most one
+            reason, sequence = STOP_REASONS[answer.finish_reason], answer.handle.stop_string
         if reason == "end_turn" and sequence is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
         return {"stop_reason": reason, "stop_sequence": None}

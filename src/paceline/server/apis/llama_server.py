@@ -9,25 +9,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, AnswerState, Event, Json, Writer, finite_logprob
+from paceline.server import schemas
+from paceline.server.apis.answer import Answers, AnswerState, Event, Writer, finite_logprob
 from paceline.server.apis.parts import Notes, validated
-from paceline.server.schemas import (
-    MAX_ITEMS,
-    CompletionRequest,
-    FimRequest,
-    JsonObject,
-    Limit,
-    Prompts,
-    SamplingRequest,
-    Text,
-)
+from paceline.server.schemas import Json, Limit, Objects, Prompts, Text
 from paceline.speculative.stats import Logprob
 
-SHARED = set(SamplingRequest.model_fields) | {"prompt"}
+SHARED = set(schemas.SamplingRequest.model_fields) | {"prompt"}
 STOP_TYPES = {"eos": "eos", "stop": "word", "length": "limit", "context": "limit"}
 
 
-class LlamaRequest(SamplingRequest):
+class LlamaRequest(schemas.SamplingRequest):
     """POST /completion"""
 
     prompt: Prompts
@@ -43,21 +35,20 @@ class InfillRequest(LlamaRequest):
     prompt: Text = ""
     input_prefix: Text = ""
     input_suffix: Text = ""
-    input_extra: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
+    input_extra: Objects = Field(default_factory=list)
 
 
-def to_completion(body: LlamaRequest, _notes: Notes) -> CompletionRequest:
+def to_completion(body: LlamaRequest, _notes: Notes) -> schemas.CompletionRequest:
     """Return the completion that a request of llama-server's asks for."""
     fields: Json = {name: getattr(body, name) for name in body.model_fields_set if name in SHARED}
     most = body.max_tokens if body.n_predict is None else body.n_predict
     # 0 only reads the prompt in llama-server; -1 is a random seed.
     fields |= {"max_tokens": 1 if most == 0 else most, "logprobs": body.n_probs or None}
-    if body.seed == -1:
-        fields["seed"] = None
+    fields["seed"] = None if body.seed == -1 else body.seed
     if not isinstance(body, InfillRequest):
-        return validated(CompletionRequest, fields)
+        return validated(schemas.CompletionRequest, fields)
     fields |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
-    return validated(FimRequest, fields | {"fim_files": body.input_extra})
+    return validated(schemas.FimRequest, fields | {"fim_files": body.input_extra})
 
 
 class LlamaWriter(Writer):
@@ -65,10 +56,6 @@ class LlamaWriter(Writer):
 
     def __init__(self, answers: Answers, model: str, body: LlamaRequest) -> None:
         self._answers, self._model, self._body = answers, model, body
-        self._is_list = len(answers.all) > 1
-
-    def begin(self) -> Iterator[Event]:
-        yield from ()
 
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         answer = self._answers.all[index]
@@ -79,32 +66,29 @@ class LlamaWriter(Writer):
             times = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
             yield "", self._part(index, update.text, update.tokens, update.logprobs) | times
         if update.finish is not None:
-            yield "", self._whole(index, answer) | {"content": "", "tokens": []}
-
-    def end(self) -> Iterator[Event]:
-        yield from ()
+            yield "", self._ended(index, answer) | {"content": "", "tokens": []}
 
     def full(self) -> Any:
-        wholes = [self._whole(index, answer) for index, answer in enumerate(self._answers.all)]
+        made = list[Json]()
+        for at, answer in enumerate(self._answers.all):
+            tokens = answer.handle.tokens
+            made.append(self._ended(at, answer) | self._probabilities(tokens, answer.handle.logprobs))
         if fields := self._body.response_fields:
-            wholes = [
-                {name: _at(whole, name) for name in fields if _at(whole, name) is not None}
-                for whole in wholes
-            ]
-        return wholes if self._is_list else wholes[0]
+            made = [{k: v for k in fields if (v := _at(whole, k)) is not None} for whole in made]
+        return made if len(made) > 1 else made[0]
 
     def _part(self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json:
-        out: Json = {"index": index, "content": text, "tokens": list(tokens), "stop": False, "id_slot": -1}
-        out |= {"tokens_predicted": self._answers.n_tokens, "tokens_evaluated": self._answers.n_prompt}
-        return out | self._probabilities(tokens, logprobs)
+        counts = {"tokens_predicted": self._answers.n_tokens, "tokens_evaluated": self._answers.n_prompt}
+        new = {"index": index, "content": text, "tokens": list(tokens), "stop": False, "id_slot": -1}
+        return {**new, **counts, **self._probabilities(tokens, logprobs)}
 
-    def _whole(self, index: int, answer: AnswerState) -> Json:
+    def _ended(self, index: int, answer: AnswerState) -> Json:
         handle, end, body = answer.handle, answer.finish, self._body
-        sampling = asdict(handle.request.sampling)
+        given, sampling = handle.request, asdict(handle.request.sampling)
         del sampling["dry_breakers"]
-        biases = handle.request.sampling.logit_bias.items()
+        biases = given.sampling.logit_bias.items()
         sampling["logit_bias"] = [{"token": token, "bias": finite_logprob(bias)} for token, bias in biases]
-        settings = {"n_predict": handle.request.max_tokens, "seed": handle.request.seed, **sampling}
+        settings = {"n_predict": given.max_tokens, "seed": given.seed, "stop": list(given.stop), **sampling}
         return {
             "index": index,
             "content": handle.text,
@@ -115,14 +99,13 @@ class LlamaWriter(Writer):
             "tokens_predicted": end.n_tokens,
             "tokens_evaluated": end.n_prompt,
             "tokens_cached": end.n_prompt + end.n_tokens,
-            "generation_settings": settings | {"stop": list(handle.request.stop)},
+            "generation_settings": settings,
             "prompt": self._answers.prompt_text(index),
             "has_new_line": "\n" in handle.text,
             "truncated": end.reason == "context",
             "stop_type": STOP_TYPES.get(end.reason or "", "none"),
             "stopping_word": handle.stop_string or "",
             "timings": self._answers.timings(),
-            **self._probabilities(handle.tokens, handle.logprobs),
         }
 
     def _probabilities(self, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Json:

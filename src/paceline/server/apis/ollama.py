@@ -4,23 +4,17 @@ Its streams are JSON objects, one a line, and times are in nanoseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event, Json
+from paceline.server import schemas
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
-from paceline.server.schemas import (
-    MAX_ITEMS,
-    Body,
-    ChatRequest,
-    CompletionRequest,
-    JsonObject,
-    SamplingRequest,
-    Text,
-)
+from paceline.server.schemas import Body, Json, Name, Objects, Text
 from paceline.speculative import validation as typed
 
 # Options of the model's place in memory, which change no answer.
@@ -28,7 +22,7 @@ PLACES = frozenset({
     "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "use_mlock",
     "use_mmap",
 })  # fmt: skip
-OPTIONS = {"num_predict", "mirostat"}.union(SamplingRequest.model_fields).difference(
+OPTIONS = {"num_predict", "mirostat"}.union(schemas.SamplingRequest.model_fields).difference(
     ("model", "n", "stream", "stream_options", "speculative", "response_format", "prediction", "verbose")
 )
 
@@ -36,10 +30,10 @@ OPTIONS = {"num_predict", "mirostat"}.union(SamplingRequest.model_fields).differ
 class OllamaRequest(Body):
     """The common fields."""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
+    model: Name = ""
     stream: bool = True
-    format: str | JsonObject | None = None
-    options: JsonObject | None = None
+    format: str | Json | None = None
+    options: Json | None = None
     think: bool | str | None = None
     speculative: Any = None
 
@@ -47,8 +41,8 @@ class OllamaRequest(Body):
 class OllamaChatRequest(OllamaRequest):
     """POST /api/chat"""
 
-    messages: Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = Field(default_factory=list)
-    tools: list[JsonObject] | None = None
+    messages: Objects = Field(default_factory=list)
+    tools: list[Json] | None = None
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -62,22 +56,18 @@ class OllamaGenerateRequest(OllamaRequest):
     raw: bool = False
 
 
-def chat_to_openai(body: OllamaChatRequest, notes: Notes) -> ChatRequest:
+def chat_to_openai(body: OllamaChatRequest, notes: Notes) -> schemas.ChatRequest:
     """Return the chat that Ollama's request asks for."""
     messages = [_message(f"messages[{at}]", message) for at, message in enumerate(body.messages)]
     _name_calls(messages)
     return _chat(body, messages, notes, tools=body.tools or None)
 
 
-def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> ChatRequest | CompletionRequest:
+def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> schemas.OpenAiRequest:
     """Return a chat of one message, or a completion if the prompt is to be taken as it is."""
     if body.raw or body.suffix:
-        fields = _options(body, notes) | {
-            "model": body.model,
-            "prompt": body.prompt,
-            "suffix": body.suffix or None,
-        }
-        return validated(CompletionRequest, fields | {"stream": body.stream})
+        same = {name: getattr(body, name) or None for name in ("model", "prompt", "suffix", "stream")}
+        return validated(schemas.CompletionRequest, _options(body, notes) | same | {"prompt": body.prompt})
     if not body.prompt:  # it is to load the model
         return _chat(body, [], notes)
     system = [{"role": "system", "content": body.system}] if body.system else []
@@ -85,13 +75,12 @@ def generate_to_openai(body: OllamaGenerateRequest, notes: Notes) -> ChatRequest
     return _chat(body, [*system, user], notes)
 
 
-def _chat(body: OllamaRequest, messages: list[Json], notes: Notes, **fields: Any) -> ChatRequest:
-    thinks = body.think
-    variables = None if thinks is None else {"enable_thinking": bool(thinks)}
-    effort = thinks if isinstance(thinks, str) else None
-    same = ("model", "stream", "speculative")
+def _chat(body: OllamaRequest, messages: list[Json], notes: Notes, **fields: Any) -> schemas.ChatRequest:
     fields |= _options(body, notes) | {"messages": messages}
-    return chat_request(body, same, chat_template_kwargs=variables, reasoning_effort=effort, **fields)
+    if body.think is not None:
+        fields["chat_template_kwargs"] = {"enable_thinking": bool(body.think)}
+        fields["reasoning_effort"] = body.think if isinstance(body.think, str) else None
+    return chat_request(body, ("model", "stream", "speculative"), **fields)
 
 
 def _message(where: str, message: Json) -> Json:
@@ -122,16 +111,14 @@ def _name_calls(messages: list[Json]) -> None:
 
 def _options(body: OllamaRequest, notes: Notes) -> Json:
     """Return the options as OpenAI's fields."""
-    options = {name: value for name, value in (body.options or {}).items() if name not in PLACES}
-    if others := [name for name in options if name not in OPTIONS]:
+    given = body.options or {}
+    if others := [name for name in given if name not in OPTIONS | PLACES]:
         notes.append(f"unknown options were ignored: {', '.join(others)}")
-    options = {name: value for name, value in options.items() if name in OPTIONS}
+    options = {name: value for name, value in given.items() if name in OPTIONS}
     options["max_tokens"] = options.pop("num_predict", None)
-    form = body.format or None
-    if form == "json":
-        options["response_format"] = {"type": "json_object"}
-    elif form is not None:
-        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": form, "strict": True}}
+    if body.format:
+        schema = {"type": "json_schema", "json_schema": {"schema": body.format, "strict": True}}
+        options["response_format"] = {"type": "json_object"} if body.format == "json" else schema
     return options
 
 
@@ -139,44 +126,34 @@ class OllamaWriter(BlockWriter):
     """A chat's or a completion's objects. Calls come whole."""
 
     def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
-        super().__init__()
-        self._answers, self._model = answers, model
-        self._chat, self._n_calls = isinstance(body, OllamaChatRequest), 0
-
-    def begin(self) -> Iterator[Event]:
-        yield from ()
+        self._answers, self._model, self._chat = answers, model, isinstance(body, OllamaChatRequest)
 
     def end(self) -> Iterator[Event]:
-        yield from self.close_blocks()
-        yield "", self._object(self._content({}), done=True)
+        yield "", self._object(self._content(), done=True)
 
     def full(self) -> Json:
-        message = self._answers.all[0].message if self._answers.all else {}
-        return self._object(self._content(message), done=True)
+        return self._object(self._content(self._blocks), done=True)
 
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
-        if action == "text" and block.kind != "call":
-            field = "content" if block.kind == "text" else "reasoning_content"
-            yield "", self._object(self._content({field: text}))
-        elif action == "stop" and block.kind == "call":
-            function = {"name": block.name, "arguments": block.text}
-            yield "", self._object(self._content({"tool_calls": [{"function": function}]}))
+        if action == ("stop" if block.kind == "call" else "text"):
+            new = block if block.kind == "call" else replace(block, pieces=[text])
+            yield "", self._object(self._content([new]))
 
-    def _content(self, message: Json) -> Json:
-        """Return a message, or the fields of a completion."""
-        thoughts: Json = {"thinking": thought} if (thought := message.get("reasoning_content")) else {}
+    def _content(self, blocks: Sequence[ContentBlock] = ()) -> Json:
+        """Return a message of blocks, or the fields of a completion."""
+        content, thinking = ("".join(b.text for b in blocks if b.kind == k) for k in ("text", "reasoning"))
+        thoughts: Json = {"thinking": thinking} if thinking else {}
         if not self._chat:
-            return {"response": message.get("content") or "", **thoughts}
-        out = {"role": "assistant", "content": message.get("content") or "", **thoughts}
-        if calls := message.get("tool_calls"):
-            out["tool_calls"] = []
-            for one in (call["function"] for call in calls):
-                # Clients run what they get: a truncated call is none.
-                if (arguments := call_arguments(one["arguments"])) is not None:
-                    function = {"index": self._n_calls, "name": one["name"], "arguments": arguments}
-                    out["tool_calls"].append({"function": function})
-                    self._n_calls += 1
-        return {"message": out}
+            return {"response": content, **thoughts}
+        order = [block.index for block in self._blocks if block.kind == "call"]
+        functions = [
+            {"index": order.index(call.index), "name": call.name, "arguments": arguments}
+            for call in blocks
+            # Clients run what they get: a truncated call is none.
+            if call.kind == "call" and (arguments := call_arguments(call.text)) is not None
+        ]
+        calls: Json = {"tool_calls": [{"function": one} for one in functions]} if functions else {}
+        return {"message": {"role": "assistant", "content": content, **thoughts, **calls}}
 
     def _object(self, content: Json, *, done: bool = False) -> Json:
         created = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -185,15 +162,8 @@ class OllamaWriter(BlockWriter):
             return out
         if not self._answers.all:
             return out | {"done_reason": "load"}
-        reason = "length" if self._answers.all[0].finish.is_truncated else "stop"
-        timings = self._answers.timings()
+        is_cut, timings = self._answers.all[0].finish.is_truncated, self._answers.timings()
         read, written = (round(1e6 * timings[f"{name}_ms"]) for name in ("prompt", "predicted"))
-        return out | {
-            "done_reason": reason,
-            "total_duration": read + written,
-            "load_duration": 0,
-            "prompt_eval_count": self._answers.n_prompt,
-            "prompt_eval_duration": read,
-            "eval_count": self._answers.n_tokens,
-            "eval_duration": written,
-        }
+        out |= {"done_reason": "length" if is_cut else "stop", "total_duration": read + written}
+        out |= {"prompt_eval_count": self._answers.n_prompt, "prompt_eval_duration": read}
+        return out | {"load_duration": 0, "eval_count": self._answers.n_tokens, "eval_duration": written}

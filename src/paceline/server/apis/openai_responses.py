@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from paceline.request_handle import StepOutput
-from paceline.server.apis.answer import Answers, Blocks, BlockWriter, ContentBlock, Event, Json
+from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, chat_request, only_functions
-from paceline.server.schemas import MAX_ITEMS, Body, ChatRequest, JsonObject, Text
+from paceline.server.schemas import Body, ChatRequest, Json, Name, Objects, Text
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import truncated
@@ -29,7 +29,7 @@ DELTAS = {
 
 
 class TextOptions(Body):
-    format: JsonObject | None = None
+    format: Json | None = None
 
 
 class ReasoningOptions(Body):
@@ -37,21 +37,28 @@ class ReasoningOptions(Body):
     summary: str | None = None
 
 
+# Of a response: what is the same in all, and what is repeated from its request.
+FIXED: Json = {"object": "response", "store": False, "truncation": "disabled", "output": []}
+FIXED |= dict.fromkeys(("error", "incomplete_details", "previous_response_id", "usage"))
+REPEATED = ("instructions", "max_output_tokens", "parallel_tool_calls", "temperature", "top_p")
+SAME = ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token")
+
+
 class ResponsesRequest(Body):
     """POST /v1/responses"""
 
-    model: Annotated[str, Field(max_length=4096)] = ""
-    input: Text | Annotated[list[JsonObject], Field(max_length=MAX_ITEMS)] = ""
+    model: Name = ""
+    input: Text | Objects = ""
     instructions: Text | None = None
     max_output_tokens: int | None = None
     temperature: Any = None
     top_p: Any = None
     stream: bool = False
-    tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = None
+    tools: list[Json] | None = None
+    tool_choice: str | Json | None = None
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions = Field(default_factory=ReasoningOptions)
-    metadata: JsonObject | None = None
+    metadata: Json | None = None
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     conversation: Any = None
@@ -65,40 +72,35 @@ def to_chat(body: ResponsesRequest, notes: Notes) -> ChatRequest:
     """Return the chat that a request for a response asks for."""
     for field in ("previous_response_id", "conversation", "background"):
         if getattr(body, field):
-            raise UsageError(
-                f"{field}: this server stores no responses: send the whole conversation as input"
-            )
+            raise UsageError(f"{field}: this server stores no responses: send the whole conversation")
     for field in ("metadata", "tools", "tool_choice"):  # which the response repeats
         copy_json(field, getattr(body, field))
     copy_json("text: its format", body.text.format)
-    messages: list[Json] = []
-    if body.instructions:
-        messages.append({"role": "system", "content": body.instructions})
-    if isinstance(body.input, str):
-        messages += [{"role": "user", "content": body.input}] if body.input else []
-    else:
-        for at, item in enumerate(body.input):
-            _add_item(messages, f"input[{at}]", item, notes)
-        messages = [_finished(message) for message in messages]
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else list[Json]()
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    for at, item in enumerate(items if body.input else ()):
+        _add_item(messages, f"input[{at}]", item, notes)
     tools: list[Json] | None = None
     choice: Any = body.tool_choice
     if body.tools is not None:
-        mine = only_functions(body.tools, lambda tool: tool.get("type") == "function", notes)
+        mine = only_functions(body.tools, "function", "", notes)
         tools = [{"type": "function", "function": _without_type(tool)} for tool in mine]
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
         if tools is not None and kind == "allowed_tools":
             allowed = [one.get("name") for one in choice.get("tools") or () if isinstance(one, dict)]
             tools = [tool for tool in tools if tool["function"].get("name") in allowed]
-        named = {"type": "function", "function": {"name": name}}
+        named: Json = {"type": "function", "function": {"name": name}}
         choice = named if kind == "function" else choice.get("mode", "auto")
     form = body.text.format
     if form is not None and form.get("type") == "json_schema":
         form = {"type": "json_schema", "json_schema": _without_type(form)}
     return chat_request(
         body,
-        ("model", "temperature", "top_p", "stream", "speculative", "return_progress", "timings_per_token"),
-        messages=messages,
+        SAME,
+        messages=[
+            {**one, "content": one["content"] or None} if "tool_calls" in one else one for one in messages
+        ],
         max_tokens=body.max_output_tokens,
         tools=tools,
         tool_choice=choice if tools else None,
@@ -112,19 +114,17 @@ def _add_item(messages: list[Json], where: str, item: Json, notes: Notes) -> Non
     kind = item.get("type", "message")
     if kind == "message":
         content = item.get("content")
-        if isinstance(content, list):
-            content = [_part(part) for part in content]
-        last = messages[-1] if messages else {}
+        content = [_part(part) for part in content] if isinstance(content, list) else content
+        last: Json = messages[-1] if messages else {}
         if item.get("role") == "assistant" and last.get("role") == "assistant" and not last["content"]:
             last["content"] = content  # after its thoughts
-            return
-        messages.append({"role": item.get("role"), "content": content})
+        else:
+            messages.append({"role": item.get("role"), "content": content})
     elif kind == "reasoning":
         lists = (typed.items(f"{where}: its {name}", item.get(name) or ()) for name in ("content", "summary"))
         parts = [part for one in lists for part in one]
         texts = [typed.mapping(where, part, "a part with text").get("text") for part in parts]
-        thought = "\n".join(text for text in texts if isinstance(text, str))
-        if thought:
+        if thought := "\n".join(text for text in texts if isinstance(text, str)):
             messages.append({"role": "assistant", "content": "", "reasoning_content": thought})
     elif kind in ("function_call", "custom_tool_call"):
         if not messages or messages[-1]["role"] != "assistant":
@@ -150,11 +150,6 @@ def _part(part: Any) -> Any:
     return {**part, "type": "text"} if part.get("type") in TEXT_PARTS else part
 
 
-def _finished(message: Json) -> Json:
-    has_calls = message.get("tool_calls") and not message["content"]
-    return {**message, "content": None} if has_calls else message
-
-
 def _without_type(one: Json) -> Json:
     return {name: value for name, value in one.items() if name != "type" and value is not None}
 
@@ -164,9 +159,7 @@ class ResponsesWriter(BlockWriter):
 
     def __init__(self, answers: Answers, model: str, body: ResponsesRequest) -> None:
         self._answers, self._body, self._model = answers, body, model
-        super().__init__()
-        self._names, self._sequence = list[str](), -1
-        self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
+        self._key, self._created, self._sequence = secrets.token_hex(16), int(time.time()), -1
 
     def begin(self) -> Iterator[Event]:
         yield self._event("response.created", response=self._response("in_progress"))
@@ -180,38 +173,32 @@ class ResponsesWriter(BlockWriter):
         yield from super().step(index, update, deltas)
 
     def end(self) -> Iterator[Event]:
-        if self._answers.all:
-            yield from self.close_blocks()
-        response = self._ended()
         extra = {"timings": self._answers.timings()} if self._body.timings_per_token else {}
         # Clients wait for this event; the response says whether it is incomplete.
-        yield self._event("response.completed", response=response, **extra)
+        yield self._event("response.completed", response=self.full(), **extra)
 
-    def full(self) -> Json:
-        if self._answers.all:
-            self._blocks = Blocks.of(self._answers.all[0].message)
-        return self._ended()
+    def failed(self, body: Json) -> Event:
+        error = {"code": body["code"] or "server_error", "message": body["message"]}
+        return self._event("response.failed", response=self._response("failed") | {"error": error})
 
     def block_events(self, action: str, block: ContentBlock, text: str) -> Iterator[Event]:
         at: Json = {"output_index": block.index}
-        item_id = {"item_id": self._name(block), **at}
-        inner = item_id if block.kind == "call" else {**item_id, "content_index": 0}
+        inner, is_call = {"item_id": self._name(block), **at}, block.kind == "call"
+        inner |= {} if is_call else {"content_index": 0}
+        extra: Json = {"logprobs": []} if block.kind == "text" else {}
         if action == "start":
-            item = self._item(block, "in_progress")
-            yield self._event("response.output_item.added", item={**item, **_emptied(item)}, **at)
-            if block.kind != "call":
+            empty: Json = {"arguments": ""} if is_call else {"content": []}
+            item = self._item(block, "in_progress") | empty
+            yield self._event("response.output_item.added", item=item, **at)
+            if not is_call:
                 yield self._event("response.content_part.added", part=_part_of(block, ""), **inner)
         elif action == "text":
-            extra: Json = {"logprobs": []} if block.kind == "text" else {}
-            if self._body.timings_per_token:
-                extra["timings"] = self._answers.timings()
+            extra |= {"timings": self._answers.timings()} if self._body.timings_per_token else {}
             yield self._event(f"{DELTAS[block.kind]}.delta", delta=text, **inner, **extra)
         else:
-            if block.kind == "call":
-                yield self._event(f"{DELTAS['call']}.done", arguments=block.text, name=block.name, **inner)
-            else:
-                extra = {"logprobs": []} if block.kind == "text" else {}
-                yield self._event(f"{DELTAS[block.kind]}.done", text=block.text, **inner, **extra)
+            done = {"arguments": block.text, "name": block.name} if is_call else {"text": block.text}
+            yield self._event(f"{DELTAS[block.kind]}.done", **done, **inner, **extra)
+            if not is_call:
                 yield self._event("response.content_part.done", part=_part_of(block, block.text), **inner)
             yield self._event("response.output_item.done", item=self._item(block, self._status(block)), **at)
 
@@ -220,15 +207,12 @@ class ResponsesWriter(BlockWriter):
         return kind, {"type": kind, "sequence_number": self._sequence, **fields}
 
     def _name(self, block: ContentBlock) -> str:
-        while len(self._names) <= block.index:
-            kind = self._blocks.all[len(self._names)].kind
-            self._names.append(f"{ID_PREFIXES[kind]}_{secrets.token_hex(16)}")
-        return self._names[block.index]
+        return f"{ID_PREFIXES[block.kind]}_{self._key}{block.index}"
 
     def _status(self, block: ContentBlock) -> str:
         """Return the status of an item that has ended: the last one may be truncated."""
         end = self._answers.all[0].handle.finish
-        cut = end is not None and end.is_truncated and block is self._blocks.all[-1]
+        cut = end is not None and end.is_truncated and block is self._blocks[-1]
         return "incomplete" if cut else "completed"
 
     def _item(self, block: ContentBlock, status: str) -> Json:
@@ -241,46 +225,38 @@ class ResponsesWriter(BlockWriter):
             return {"type": "reasoning", **base, "summary": [], "content": content, "encrypted_content": None}
         return {"type": "message", **base, "role": "assistant", "content": content}
 
-    def _ended(self) -> Json:
+    def full(self) -> Json:
         answers = self._answers.all
         cut = bool(answers) and answers[0].finish.is_truncated
-        response = self._response("incomplete" if cut else "completed")
-        response["output"] = [self._item(block, self._status(block)) for block in self._blocks.all]
-        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
-        cached, read, written = self._answers.n_cached, self._answers.n_prompt, self._answers.n_tokens
-        response["usage"] = {
-            "input_tokens": read,
-            "input_tokens_details": {"cached_tokens": cached},
-            "output_tokens": written,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": read + written,
+        read, written = self._answers.n_prompt, self._answers.n_tokens
+        return self._response("incomplete" if cut else "completed") | {
+            "output": [self._item(block, self._status(block)) for block in self._blocks],
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "usage": {
+                "input_tokens": read,
+                "input_tokens_details": {"cached_tokens": self._answers.n_cached},
+                "output_tokens": written,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": read + written,
+            },
         }
-        return response
 
     def _response(self, status: str) -> Json:
-        body = self._body
-        return {
-            "id": self._id,
-            "object": "response",
+        body, repeated = self._body, {name: getattr(self._body, name) for name in REPEATED}
+        base = {
+            "id": f"resp_{self._key}",
             "created_at": self._created,
             "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
             "model": self._model,
-            "output": [],
-            "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": None,
+        }
+        return {
+            **FIXED,
+            **base,
+            **repeated,
             "reasoning": {"effort": body.reasoning.effort, "summary": body.reasoning.summary},
-            "store": False,
-            "temperature": body.temperature,
             "text": {"format": body.text.format or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
-            "top_p": body.top_p,
-            "truncation": "disabled",
-            "usage": None,
             "metadata": body.metadata or {},
         }
 
@@ -288,7 +264,3 @@ class ResponsesWriter(BlockWriter):
 def _part_of(block: ContentBlock, text: str) -> Json:
     extra: Json = {"annotations": [], "logprobs": []} if block.kind == "text" else {}
     return {"type": PARTS[block.kind], "text": text, **extra}
-
-
-def _emptied(item: Json) -> Json:
-    return {"arguments": ""} if "arguments" in item else {"content": []}

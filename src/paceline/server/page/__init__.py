@@ -33,8 +33,7 @@ def assets() -> dict[str, tuple[bytes, str]]:
     found = {}
     for folder, prefix in ((files(__name__), "/"), (files(__name__) / "vendor", "/vendor/")):
         for file in folder.iterdir():
-            media_type = TYPES.get(file.name[file.name.rfind(".") :])
-            if media_type:
+            if media_type := TYPES.get(file.name[file.name.rfind(".") :]):
                 path = "/" if file.name == "index.html" else f"{prefix}{file.name}"
                 found[path] = (file.read_bytes(), media_type)
     return found
