@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,10 @@ from paceline.speculative.sessions import common_prefix as common_prefix
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
+
+MAX_CHECKPOINTS = 8  # of a prompt
+MAX_CHECKPOINT_BYTES = 1 << 30  # of all sessions
+MIN_CHECKPOINT_GAP = 256  # tokens, between messages of a prompt
 
 
 class LoadedTarget(ABC):
@@ -41,6 +46,10 @@ class LoadedTarget(ABC):
     @property
     def origin(self) -> str:
         return f"{self.path} {self.modification}".rstrip()
+
+    def is_control(self, token: int) -> bool:
+        """Return whether the token is no text."""
+        return not self.vocab.piece(token)
 
     @cached_property
     def token_trie(self) -> TokenTrie:
@@ -121,11 +130,57 @@ class SparsePrompt:
                 end = start
 
 
+class Checkpoints:
+    """Copies of a recurrent state, by the number of tokens that it has read, ascending.
+    max_bytes: of all of them; the last one stays in any case."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.states: dict[int, Any] = {}
+        self._sizes: dict[int, int] = {}
+
+    def add(self, n: int, state: Any, size: int) -> None:
+        """Keep the state after `n` tokens. Of too many, the one nearest to its predecessor is dropped."""
+        self.states[n], self._sizes[n] = state, size
+        while len(self.states) > 1 and (
+            len(self.states) > MAX_CHECKPOINTS or sum(self._sizes.values()) > self._max_bytes
+        ):
+            self._drop(min((b - a, b) for a, b in pairwise([0, *list(self.states)[:-1]]))[1])
+
+    def cut(self, end: int) -> None:
+        """Drop the states after more than `end` tokens."""
+        for n in [n for n in self.states if n > end]:
+            self._drop(n)
+
+    def _drop(self, n: int) -> None:
+        del self.states[n], self._sizes[n]
+
+
+def checkpoint_places(tokens: Sequence[int], start: int, is_control: Callable[[int], bool]) -> list[int]:
+    """Return the numbers of tokens, more than `start`, after which the state of a prompt is kept.
+    A message begins with a control token. The last one begins the answer, which the next prompt may have
+    without its thoughts. Of earlier messages, some are chosen at a distance."""
+    control = set(filter(is_control, set(tokens[start + 1 :])))
+    places = [n for n in range(start + 1, len(tokens)) if tokens[n] in control]
+    out, gap = list[int](), max(MIN_CHECKPOINT_GAP, (len(tokens) - start) // MAX_CHECKPOINTS)
+    for n in places[:-1]:
+        if n - (out[-1] if out else start) >= gap:
+            out.append(n)
+    return out + places[-1:]
+
+
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
-    The owner is a weak reference: a session that an interrupt drops frees its slot."""
+    The owner is a weak reference: a session that an interrupt drops frees its slot.
+    is_stateful: it cannot drop its last tokens, but returns to a checkpoint.
+    checkpoint: number of tokens in the state that a rejected draft returns to; 0 if there is none.
+    checkpoints: the states of prompts."""
 
-    def __init__(self) -> None:
+    checkpoint = 0
+
+    def __init__(self, *, is_stateful: bool = False, sessions: int = 1) -> None:
+        self.is_stateful = is_stateful
+        self.checkpoints = Checkpoints(MAX_CHECKPOINT_BYTES // sessions)
         self.cached: list[int] = []
         self.sparse: SparsePrompt | None = None  # the cache leaves out prompt tokens
         self.owner: weakref.ref[Any] | None = None
@@ -137,6 +192,15 @@ class CacheSlot:
     def common_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens are in the cache, each at its position."""
         return 0 if self.sparse is not None else common_prefix(self.cached, tokens)
+
+    def reusable_prefix(self, tokens: Sequence[int]) -> int:
+        """Return how many of the tokens need not be computed."""
+        n = self.common_prefix(tokens)
+        return self.last_checkpoint(n) if self.is_stateful and n < len(self.cached) else n
+
+    def last_checkpoint(self, end: int) -> int:
+        """Return the number of tokens in the last state that has read at most `end`; 0 if there is none."""
+        return max((n for n in (self.checkpoint, *self.checkpoints.states) if n <= end), default=0)
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -175,14 +239,17 @@ class CachedSession(TreeSession, Generic[S]):
     _keeps_root: recurrent state: cannot be rolled back past the root.
     _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
     _slots: of all sessions of the model.
+    _is_control: says which tokens are control tokens.
+    _stops: the numbers of tokens after which the prompt's state is kept.
     _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
     prompt are left out (`_sparse`)."""
 
     _keeps_root = False
 
-    def __init__(self, n_ctx: int, slots: Sequence[S]) -> None:
+    def __init__(self, n_ctx: int, slots: Sequence[S], is_control: Callable[[int], bool]) -> None:
         super().__init__(n_ctx)
-        self._slots = slots
+        self._slots, self._is_control = slots, is_control
+        self._stops: list[int] = []
         self._slot: S | None = None
         self._context = self.tokens
         self._sparse: SparsePrompt | None = None
@@ -219,6 +286,8 @@ class CachedSession(TreeSession, Generic[S]):
     def _append(self, tokens: Sequence[int]) -> None:
         if self._slot is None:
             self._begin(list(tokens[:-1]))
+            if self._keeps_root:
+                self._stops = checkpoint_places(tokens, len(self.slot.cached), self._is_control)
         if self._context is not self.tokens:
             self._context += tokens
 
@@ -239,6 +308,13 @@ class CachedSession(TreeSession, Generic[S]):
         """Record that the next `n` tokens are in the cache."""
         cached = self.slot.cached
         cached += self._context[len(cached) : len(cached) + n]
+        if len(cached) in self._stops and len(cached) not in self.slot.checkpoints.states:
+            self._keep_state()
+
+    def next_stop(self, n: int) -> int | None:
+        """Return how many of the next `n` pending tokens come before a state is kept; None if none is."""
+        place = len(self.slot.cached)
+        return next((stop - place for stop in self._stops if place < stop <= place + n), None)
 
     def mark_computed(self) -> None:
         """Record that the cache holds the planned pass."""
@@ -282,6 +358,10 @@ class CachedSession(TreeSession, Generic[S]):
     @abstractmethod
     def _drop_context(self) -> None:
         """Empty the slot: another session cannot use a context that leaves out tokens."""
+
+    @abstractmethod
+    def _keep_state(self) -> None:
+        """Keep a copy of the state, in the slot's checkpoints."""
 
     @abstractmethod
     def rollback(self) -> None:

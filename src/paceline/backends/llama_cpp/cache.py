@@ -6,6 +6,7 @@ of branches: `seq_cp` shares the state, which llama.cpp copies when the main seq
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -15,21 +16,23 @@ from paceline.backends.common import CacheSlot, SparsePrompt, free_slots
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
 from paceline.speculative.errors import UsageError
 
+State = ctypes.Array[ctypes.c_uint8]
 MAX_BRANCHES = 64
+STATE_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 class SequenceSlot(CacheSlot):
     """A main sequence and the tokens of its cells.
     prompt_length: tokens that a prefill of this length computed. last_used: grows with every session.
-    checkpoint: the number of tokens in the state of the checkpoint sequence.
+    checkpoint: that of the checkpoint sequence.
     spread: the sparse prompt whose cells have moved to their positions, which were their places before."""
 
     spread: SparsePrompt | None = None
 
-    def __init__(self, sequence: int) -> None:
-        super().__init__()
+    def __init__(self, sequence: int, **given: Any) -> None:
+        super().__init__(**given)
         self.sequence = sequence
-        self.prompt_length = self.last_used = self.checkpoint = 0
+        self.prompt_length = self.last_used = 0
 
     def position(self, place: int) -> int:
         """Return the position of the cell at a place."""
@@ -39,7 +42,7 @@ class SequenceSlot(CacheSlot):
 class LlamaKvCache:
     """The sequences of a context.
     sessions: number of main sequences, which share one pool of cells. require: raises if the model is closed.
-    stateful: the model is recurrent or hybrid.
+    is_control: says which tokens are control tokens. stateful: the model is recurrent or hybrid.
     windowed: cells outside an attention window may have been reused, which llama.cpp does not report.
     one_shape: a prefix has the bits of a prompt only if a prefill of its length computed it (PassExtra)."""
 
@@ -49,6 +52,7 @@ class LlamaKvCache:
         sessions: int,
         n_ctx: int,
         require: Callable[[], None],
+        is_control: Callable[[int], bool],
         *,
         stateful: bool = False,
         windowed: bool = False,
@@ -59,23 +63,26 @@ class LlamaKvCache:
                 f"{sessions} sessions of a recurrent model: must be at most {MAX_SEQUENCES // 2}"
             )
         self._path, self._sessions, self._require = path, sessions, require
+        self.is_control = is_control
         self.stateful, self._windowed, self.one_shape = stateful, windowed, one_shape
         # Prefixes are shared with `seq_cp`, which copies no data.
         self._shares = not (stateful or windowed or one_shape)
         self.n_sequences = sessions + (sessions if stateful else MAX_BRANCHES)
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
-        self.slots = [SequenceSlot(i) for i in range(sessions)]
+        self.slots = [SequenceSlot(i, is_stateful=stateful, sessions=sessions) for i in range(sessions)]
         self.reset(None)
 
     def reset(self, context: Any) -> None:
         """Use the empty memory of a context; None detaches the cache.
         Open sessions lose their cells: their next pass computes all their tokens."""
+        self._context = context
         self._memory = None if context is None else self._cpp.llama_get_memory(context)
         # The owner of each sequence from `sessions` on.
         self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES
         for slot in self.slots:
             slot.cached.clear()
+            slot.checkpoints.cut(0)
             slot.prompt_length = slot.last_used = slot.checkpoint = 0
             slot.spread = None
             if slot.owner is not None and (session := slot.owner()) is not None:
@@ -91,7 +98,7 @@ class LlamaKvCache:
         """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.
         Raises BusyError if no slot is free."""
         free = free_slots(self.slots)
-        cached = {slot.sequence: slot.common_prefix(tokens) for slot in self.slots}
+        cached = {slot.sequence: slot.reusable_prefix(tokens) for slot in self.slots}
         # A cached token saves its prefill now; a dropped token may need it again later.
         best = max(free, key=lambda slot: (3 * cached[slot.sequence] - len(slot.cached), -slot.last_used))
         best.last_used = 1 + max(slot.last_used for slot in self.slots)
@@ -142,6 +149,29 @@ class LlamaKvCache:
             self.share(slot.sequence, self._sessions + slot.sequence, -1)
             slot.checkpoint = n
 
+    def keep_state(self, slot: SequenceSlot) -> None:
+        """Keep a copy of the state in the slot's checkpoints."""
+        state = self._read_state(slot.sequence)
+        slot.checkpoints.add(len(slot.cached), state, len(state))
+
+    def _read_state(self, sequence: int, flags: int = STATE_ONLY) -> State:
+        """Return a copy of a sequence's memory, by default without keys and values."""
+        size = self._cpp.llama_state_seq_get_size_ext(self._context, sequence, flags)
+        state: State = (ctypes.c_uint8 * size)()
+        self._cpp.llama_state_seq_get_data_ext(self._context, state, size, sequence, flags)
+        return state
+
+    def _write_state(self, sequence: int, state: State, flags: int = STATE_ONLY) -> bool:
+        """Give a sequence such a memory; return whether that was possible."""
+        write = self._cpp.llama_state_seq_set_data_ext
+        return bool(write(self._context, state, len(state), sequence, flags))
+
+    def _drop_checkpoints(self, slot: SequenceSlot) -> None:
+        """Drop the checkpoints of other texts than the cached one."""
+        slot.checkpoints.cut(len(slot.cached))
+        if slot.checkpoint > len(slot.cached):
+            self._drop_checkpoint(slot)
+
     def _drop_checkpoint(self, slot: SequenceSlot) -> None:
         if slot.checkpoint:
             slot.checkpoint = 0  # first, in case of an interrupt
@@ -166,15 +196,18 @@ class LlamaKvCache:
         end = slot.position(len(slot.cached)) if slot.cached else 0
         if self._memory is None or self._remove(slot.sequence, end):
             return
-        n = slot.checkpoint if slot.checkpoint <= len(slot.cached) else 0
+        n = slot.last_checkpoint(len(slot.cached))
         tokens = slot.cached[:n]
         slot.cached.clear()  # first, in case of an interrupt
-        self._remove(slot.sequence, 0)
-        if n:
-            self.share(self._sessions + slot.sequence, slot.sequence, -1)
-            slot.cached += tokens
+        if n != slot.checkpoint and n and self._write_state(slot.sequence, slot.checkpoints.states[n]):
+            self._remove(slot.sequence, n)  # keys and values
         else:
-            self._drop_checkpoint(slot)
+            self._remove(slot.sequence, 0)
+            tokens = tokens if n == slot.checkpoint else []
+            if tokens:
+                self.share(self._sessions + slot.sequence, slot.sequence, -1)
+        slot.cached += tokens
+        self._drop_checkpoints(slot)
 
     def trim(self, slot: SequenceSlot, keep: int) -> None:
         """Keep at most the first `keep` positions. `cached` shrinks first, in case of an interrupt."""
@@ -185,8 +218,7 @@ class LlamaKvCache:
         if self._windowed and slot.cached and first(self._memory, slot.sequence) != 0:  # not in all layers
             slot.cached.clear()
             self._remove(slot.sequence, 0)
-        if slot.checkpoint > len(slot.cached):  # of another text
-            self._drop_checkpoint(slot)
+        self._drop_checkpoints(slot)
         slot.prompt_length = slot.prompt_length if slot.prompt_length <= len(slot.cached) else 0
 
     def _remove(self, sequence: int, start: int) -> bool:

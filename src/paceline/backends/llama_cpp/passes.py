@@ -75,7 +75,9 @@ class PassRunner:
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
         would change the shape of a pass."""
         fits = self._fits(sum(prefills), batch, extras)
-        if fits and not (any(prefills) and (extras.one_shape or any(map(self._needs_checkpoint, batch)))):
+        stops = any(session.next_stop(n) is not None for (session, _), n in zip(batch, prefills, strict=True))
+        own = extras.one_shape or stops or any(map(self._needs_checkpoint, batch))
+        if fits and not (any(prefills) and own):
             return self._run(batch, want, extras)
         starts = [len(session.slot.cached) for session, _ in batch]
         hidden = [self._read(session, n, extras) for (session, _), n in zip(batch, prefills, strict=True)]
@@ -150,7 +152,8 @@ class PassRunner:
         limit = MAX_ROWS if extras.all_outputs else CHUNK
         end, hidden = len(slot.cached) + n, list[Hidden]()
         while len(slot.cached) < end:
-            part = min(limit, end - len(slot.cached))
+            left = end - len(slot.cached)
+            part = min(limit, session.next_stop(left) or left)
             _, shown = self._compute([(session, part)], extras, prefill=True)
             hidden += [] if shown is None else [shown]
         if n:

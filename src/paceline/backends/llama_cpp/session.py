@@ -22,7 +22,7 @@ class LlamaSession(CachedSession[SequenceSlot]):
     def __init__(self, cache: LlamaKvCache) -> None:
         self._cache = cache
         self._keeps_root = cache.stateful
-        super().__init__(cache.n_ctx, cache.slots)
+        super().__init__(cache.n_ctx, cache.slots, cache.is_control)
 
     def _clear_tree(self) -> None:
         super()._clear_tree()
@@ -37,6 +37,9 @@ class LlamaSession(CachedSession[SequenceSlot]):
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
+
+    def _keep_state(self) -> None:
+        self._cache.keep_state(self.slot)
 
     def _drop_context(self) -> None:
         self.slot.cached.clear()

@@ -100,6 +100,7 @@ class LlamaTarget(LoadedTarget):
             given.sessions,
             given.n_ctx or min(model.trained_context, DEFAULT_CONTEXT),
             self._require_open,
+            self.is_control,
             stateful=model.is_stateful,
             windowed=model.is_windowed,
             one_shape=any(extra.one_shape for extra in self.extras),

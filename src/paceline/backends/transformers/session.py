@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.backends.common import CachedSession, CacheSlot, free_slots
 from paceline.backends.transformers.loading import openmp_threads
+from paceline.backends.transformers.strip import bytes_of
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -44,16 +45,21 @@ class PassInput:
 class HfSlot(CacheSlot):
     """A cache and its tokens. rollback: see Caps."""
 
-    def __init__(self, make: Callable[[], Any], rollback: Rollback) -> None:
-        super().__init__()
+    def __init__(self, make: Callable[[], Any], rollback: Rollback, sessions: int) -> None:
+        super().__init__(is_stateful=rollback != "free", sessions=sessions)
         self._make, self._rollback = make, rollback
         self.cache: Any = make()
         self.is_ahead = False  # the cache may hold more than `cached`
 
     def save_checkpoint(self, n: int) -> None:
         """Keep the state, which is that after `n` tokens, if the cache cannot drop tokens."""
-        if self._rollback == "restore":
-            self.cache.save_checkpoint(n)
+        if self._rollback == "restore" and self.checkpoint != n:
+            self._state, self.checkpoint = self.cache.state(), n
+
+    def keep_state(self) -> None:
+        """Keep a copy of the state in the checkpoints."""
+        state = self.cache.state()
+        self.checkpoints.add(len(self.cached), state, bytes_of(state))
 
     def trim(self, n: int) -> None:
         """Keep at most the first `n` tokens. A state returns to its checkpoint, or to the start."""
@@ -61,28 +67,38 @@ class HfSlot(CacheSlot):
         if self._rollback == "free":
             del self.cached[n:]
             self.cache.truncate(len(self.cached))
-        elif self._rollback == "restore" and 0 < self.cache.checkpoint <= n:
-            del self.cached[self.cache.checkpoint :]
-            self.cache.restore()
+        elif end := self.last_checkpoint(n):
+            del self.cached[end:]
+            if end != self.checkpoint:
+                self._state, self.checkpoint = self.checkpoints.states[end], end
+            self.cache.restore(self._state)
+            self.checkpoints.cut(end)
         else:
             self.clear()
         self.is_ahead = False
 
     def clear(self) -> None:
         self.cached.clear()
-        self.cache = self._make()
+        self.checkpoints.cut(0)
+        self.checkpoint, self.cache = 0, self._make()
 
 
 class CacheSlots:
-    """The caches of a model's sessions. rollback: see Caps."""
+    """The caches of a model's sessions. rollback: see Caps. is_control: says which tokens are such."""
 
-    def __init__(self, n: int, make: Callable[[], Any], rollback: Rollback = "none") -> None:
-        self.rollback = rollback
-        self.slots = [HfSlot(make, rollback) for _ in range(n)]
+    def __init__(
+        self,
+        n: int,
+        make: Callable[[], Any],
+        rollback: Rollback = "none",
+        is_control: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        self.rollback, self.is_control = rollback, is_control
+        self.slots = [HfSlot(make, rollback, n) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
-        best = max(free_slots(self.slots), key=lambda slot: slot.common_prefix(tokens))
+        best = max(free_slots(self.slots), key=lambda slot: slot.reusable_prefix(tokens))
         best.owner = weakref.ref(owner)
         if best.sparse is not None:
             best.clear()
@@ -101,7 +117,7 @@ class HfSession(CachedSession[HfSlot]):
     def __init__(self, slots: CacheSlots, n_ctx: int) -> None:
         self.slots = slots
         self._keeps_root = slots.rollback == "restore"
-        super().__init__(n_ctx, slots.slots)
+        super().__init__(n_ctx, slots.slots, slots.is_control)
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
@@ -110,6 +126,9 @@ class HfSession(CachedSession[HfSlot]):
 
     def _drop_context(self) -> None:
         self.slot.clear()
+
+    def _keep_state(self) -> None:
+        self.slot.keep_state()
 
     def plan_prefill(self, n: int) -> PassInput:
         """Plan to prefill the next `n` tokens."""

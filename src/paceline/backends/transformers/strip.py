@@ -13,6 +13,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 MIN_CAPACITY = 256  # positions
+LayerStates = list[dict[str, Any]]  # attributes of each layer
 
 
 class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -90,34 +91,38 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
 
 
 class StateCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
-    """The cache of a sequence in a model with recurrent layers, or with others that drop positions.
-    checkpoint: number of tokens at the checkpoint; 0 if there is none."""
+    """The cache of a sequence in a model with recurrent layers, or with others that drop positions."""
 
     layers: list[Any]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config=config)
         self.layers = [LayerCache() if type(layer) is DynamicLayer else layer for layer in self.layers]
-        self.checkpoint = 0
-        self._states: list[dict[str, Any]] = []  # attributes of the layers at the checkpoint
 
-    def save_checkpoint(self, n: int) -> None:
-        """Keep the state, which is that after `n` tokens."""
-        if self.checkpoint != n:
-            self._states, self.checkpoint = [copied_attributes(vars(layer)) for layer in self.layers], n
+    def state(self) -> LayerStates:
+        """Return a copy of the state. Keys and values are only appended to: of these, their number."""
+        return [
+            {"n": it.n} if isinstance(it, LayerCache) else copied_attributes(vars(it)) for it in self.layers
+        ]
 
-    def restore(self) -> None:
-        """Return to the checkpoint."""
-        for layer, state in zip(self.layers, self._states, strict=True):
+    def restore(self, states: LayerStates) -> None:
+        """Return to a state of this text."""
+        for layer, state in zip(self.layers, states, strict=True):
             layer.__dict__.update(copied_attributes(state))
 
 
 def copied_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layer's attributes at this time. Keys and values are only appended to: recurrent states, which
-    are in dictionaries, are written in place."""
+    """Return a layer's attributes at this time. Recurrent states, in dictionaries, are written in place."""
     return {
         name: copied_states(value) if isinstance(value, dict) else value for name, value in attributes.items()
     }
+
+
+def bytes_of(states: LayerStates) -> int:
+    """Return the bytes of the tensors in a state."""
+    values = [value for state in states for value in state.values()]
+    tensors = [*values, *(tensor for value in values if isinstance(value, dict) for tensor in value.values())]
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def copied_states(states: Mapping[int, Any]) -> dict[int, Any]:

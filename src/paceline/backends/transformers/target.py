@@ -167,7 +167,9 @@ class HfTarget(LoadedTarget):
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
             sparse_prompts=self._kind.takes_sparse_prompts,
         )
-        self._slots = CacheSlots(self.caps.max_sessions, self.make_cache, self._kind.rollback)
+        self._slots = CacheSlots(
+            self.caps.max_sessions, self.make_cache, self._kind.rollback, self.is_control
+        )
 
     def make_cache(self) -> Any:
         if self._kind.rollback == "free":
@@ -323,9 +325,9 @@ class HfTarget(LoadedTarget):
         if self._kind.rollback == "restore":
             # A prompt should be in the checkpoint that a draft may return to.
             drafts = isinstance(tree, DraftTree) and len(tree) > 0
-            limit = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
-        while left > limit:
-            part = min(left, MAX_PREFILL_TOKENS)
+            limit = 0 if drafts and not session.slot.checkpoint else MAX_FUSED_PREFILL
+        while left > limit or session.next_stop(left) is not None:
+            part = min(session.next_stop(left) or left, MAX_PREFILL_TOKENS)
             due = PendingForward(session, part, session.plan_prefill(part), 0, begin)
             if due.rows.tokens:
                 compute(self._require_open(), self._kind, [due], want)
