@@ -427,7 +427,7 @@ def test_a_later_text_goes_on_from_the_checkpoint(checkpoints: Engine, grown: bo
 def test_a_prompt_goes_on_from_where_an_earlier_one_ended(checkpoints: Engine) -> None:
     """A turn costs a turn: the answer's thoughts are left out of the next prompt, and then a later turn."""
     target, rows = checkpoints.target, []
-    control = next(filter(target.is_control, range(target.vocab.size)))
+    control = next(token for token in range(target.vocab.size) if not target.vocab.piece(token))
     first, second = [*PROMPT, control, 5, 3], [*PROMPT, control, 4, 9, control, 5, 6]
     prompts = (first, second, [*second[:-2], 7, 4, control, 5], [*PROMPT, control, 8, 8, control, 2])
     for prompt, reused in zip(prompts, (0, len(PROMPT), len(second) - 3, len(PROMPT)), strict=True):

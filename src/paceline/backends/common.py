@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,8 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
@@ -20,9 +23,12 @@ from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
 
-MAX_CHECKPOINTS = 8  # of a prompt
-MAX_CHECKPOINT_BYTES = 1 << 30  # of all sessions
-MIN_CHECKPOINT_GAP = 256  # tokens, between messages of a prompt
+MAX_STATES = 8  # of a prompt
+MAX_STATE_BYTES = 1 << 28
+MIN_STATE_DISTANCE = 256  # tokens
+MIN_LONG_PROMPT, MAX_CHANGING_PROMPTS = 512, 3
+
+log = logging.getLogger("paceline.backends")
 
 
 class LoadedTarget(ABC):
@@ -46,10 +52,6 @@ class LoadedTarget(ABC):
     @property
     def origin(self) -> str:
         return f"{self.path} {self.modification}".rstrip()
-
-    def is_control(self, token: int) -> bool:
-        """Return whether the token is no text."""
-        return not self.vocab.piece(token)
 
     @cached_property
     def token_trie(self) -> TokenTrie:
@@ -130,57 +132,30 @@ class SparsePrompt:
                 end = start
 
 
-class Checkpoints:
-    """Copies of a recurrent state, by the number of tokens that it has read, ascending.
-    max_bytes: of all of them; the last one stays in any case."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.states: dict[int, Any] = {}
-        self._sizes: dict[int, int] = {}
-
-    def add(self, n: int, state: Any, size: int) -> None:
-        """Keep the state after `n` tokens. Of too many, the one nearest to its predecessor is dropped."""
-        self.states[n], self._sizes[n] = state, size
-        while len(self.states) > 1 and (
-            len(self.states) > MAX_CHECKPOINTS or sum(self._sizes.values()) > self._max_bytes
-        ):
-            self._drop(min((b - a, b) for a, b in pairwise([0, *list(self.states)[:-1]]))[1])
-
-    def cut(self, end: int) -> None:
-        """Drop the states after more than `end` tokens."""
-        for n in [n for n in self.states if n > end]:
-            self._drop(n)
-
-    def _drop(self, n: int) -> None:
-        del self.states[n], self._sizes[n]
-
-
-def checkpoint_places(tokens: Sequence[int], start: int, is_control: Callable[[int], bool]) -> list[int]:
+def state_places(tokens: Sequence[int], start: int, piece: Callable[[int], bytes]) -> list[int]:
     """Return the numbers of tokens, more than `start`, after which the state of a prompt is kept.
-    A message begins with a control token. The last one begins the answer, which the next prompt may have
-    without its thoughts. Of earlier messages, some are chosen at a distance."""
-    control = set(filter(is_control, set(tokens[start + 1 :])))
+    These are before its last control token, as the next prompt may have the answer without its thoughts, and
+    before some of the others, with which messages begin and end."""
+    control = {token for token in {*tokens[start + 1 :]} if not piece(token)}
     places = [n for n in range(start + 1, len(tokens)) if tokens[n] in control]
-    out, gap = list[int](), max(MIN_CHECKPOINT_GAP, (len(tokens) - start) // MAX_CHECKPOINTS)
+    out, distance = [start], max(MIN_STATE_DISTANCE, (len(tokens) - start) // MAX_STATES)
     for n in places[:-1]:
-        if n - (out[-1] if out else start) >= gap:
+        if n >= out[-1] + distance:
             out.append(n)
-    return out + places[-1:]
+    return out[1:] + places[-1:]
 
 
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
     The owner is a weak reference: a session that an interrupt drops frees its slot.
-    is_stateful: it cannot drop its last tokens, but returns to a checkpoint.
+    is_stateful: its state cannot drop tokens, but returns to a copy.
     checkpoint: number of tokens in the state that a rejected draft returns to; 0 if there is none.
-    checkpoints: the states of prompts."""
+    states: copies of a prompt's states by their numbers of tokens, which ascend."""
 
     checkpoint = 0
 
-    def __init__(self, *, is_stateful: bool = False, sessions: int = 1) -> None:
-        self.is_stateful = is_stateful
-        self.checkpoints = Checkpoints(MAX_CHECKPOINT_BYTES // sessions)
+    def __init__(self, *, is_stateful: bool = False) -> None:
+        self.is_stateful, self.states = is_stateful, dict[int, Any]()
         self.cached: list[int] = []
         self.sparse: SparsePrompt | None = None  # the cache leaves out prompt tokens
         self.owner: weakref.ref[Any] | None = None
@@ -196,11 +171,43 @@ class CacheSlot:
     def reusable_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens need not be computed."""
         n = self.common_prefix(tokens)
-        return self.last_checkpoint(n) if self.is_stateful and n < len(self.cached) else n
+        return self.last_state(n) if self.is_stateful and n < len(self.cached) else n
 
-    def last_checkpoint(self, end: int) -> int:
-        """Return the number of tokens in the last state that has read at most `end`; 0 if there is none."""
-        return max((n for n in (self.checkpoint, *self.checkpoints.states) if n <= end), default=0)
+    def last_state(self, end: int) -> int:
+        """Return the number of tokens in the last state after at most `end`; 0 if there is none."""
+        return max((n for n in (self.checkpoint, *self.states) if n <= end), default=0)
+
+    def add_state(self, state: Any, size: int) -> None:
+        """Keep the state after the cached tokens, of `size` bytes. Of too many, drop the one nearest to its
+        predecessor, from which little has to be computed again."""
+        self.states[len(self.cached)] = state
+        while len(self.states) > max(1, min(MAX_STATES, MAX_STATE_BYTES // max(1, size))):
+            _, nearest = min((b - a, b) for a, b in pairwise([0, *list(self.states)[:-1]]))
+            del self.states[nearest]
+
+    def drop_states(self) -> None:
+        """Drop the states of other texts than the cached one."""
+        self.states = {n: state for n, state in self.states.items() if n <= len(self.cached)}
+
+
+class ChangingPrompts:
+    """Logs once that prompts in a row change near their beginning, so that no cached prefix serves them."""
+
+    n = 0  # such prompts so far
+
+    def check(self, tokens: Sequence[int], slots: Sequence[CacheSlot]) -> None:
+        """Look at the next prompt: does it go on like a cached one after it has differed?"""
+        if len(tokens) < MIN_LONG_PROMPT or self.n == MAX_CHANGING_PROMPTS:
+            return
+        start = max(slot.common_prefix(tokens) for slot in slots)
+        cached = [np.array(slot.cached).tobytes() for slot in slots]
+        parts = {n: np.array(tokens[n : n + 64]).tobytes() for n in range(start + 16, start + 257, 16)}
+        equal = [end for end, part in parts.items() if any(part in text for text in cached)]
+        self.n = self.n + 1 if equal and 4 * start < len(tokens) else 0
+        if self.n == MAX_CHANGING_PROMPTS:
+            changing = f"prompts differ at each request between their tokens {start + 1} and {equal[0]}"
+            rest = f"so that nothing is reused of the rest of {len(tokens):,} tokens"
+            log.warning("%s, %s: move what changes (a date, an id) to their end", changing, rest)
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -236,20 +243,16 @@ class PassOutput(LogitsOutput):
 
 class CachedSession(TreeSession, Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
-    _keeps_root: recurrent state: cannot be rolled back past the root.
     _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
     _slots: of all sessions of the model.
-    _is_control: says which tokens are control tokens.
+    _piece: see Vocab.
     _stops: the numbers of tokens after which the prompt's state is kept.
     _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
     prompt are left out (`_sparse`)."""
 
-    _keeps_root = False
-
-    def __init__(self, n_ctx: int, slots: Sequence[S], is_control: Callable[[int], bool]) -> None:
+    def __init__(self, n_ctx: int, slots: Sequence[S], piece: Callable[[int], bytes]) -> None:
         super().__init__(n_ctx)
-        self._slots, self._is_control = slots, is_control
-        self._stops: list[int] = []
+        self._slots, self._piece, self._stops = slots, piece, list[int]()
         self._slot: S | None = None
         self._context = self.tokens
         self._sparse: SparsePrompt | None = None
@@ -286,8 +289,8 @@ class CachedSession(TreeSession, Generic[S]):
     def _append(self, tokens: Sequence[int]) -> None:
         if self._slot is None:
             self._begin(list(tokens[:-1]))
-            if self._keeps_root:
-                self._stops = checkpoint_places(tokens, len(self.slot.cached), self._is_control)
+            if self.slot.is_stateful:
+                self._stops = state_places(tokens, len(self.slot.cached), self._piece)
         if self._context is not self.tokens:
             self._context += tokens
 
@@ -308,8 +311,8 @@ class CachedSession(TreeSession, Generic[S]):
         """Record that the next `n` tokens are in the cache."""
         cached = self.slot.cached
         cached += self._context[len(cached) : len(cached) + n]
-        if len(cached) in self._stops and len(cached) not in self.slot.checkpoints.states:
-            self._keep_state()
+        if len(cached) in self._stops and len(cached) not in self.slot.states:
+            self.slot.add_state(*self._copy_state())
 
     def next_stop(self, n: int) -> int | None:
         """Return how many of the next `n` pending tokens come before a state is kept; None if none is."""
@@ -332,7 +335,7 @@ class CachedSession(TreeSession, Generic[S]):
 
     def close(self) -> None:
         if self._slot is not None:
-            if self._keeps_root and self.tree is not None:
+            if self._slot.is_stateful and self.tree is not None:
                 self._commit(self.tree, ())  # the state with the root is that of committed tokens, too
             else:
                 self.rollback()
@@ -360,8 +363,8 @@ class CachedSession(TreeSession, Generic[S]):
         """Empty the slot: another session cannot use a context that leaves out tokens."""
 
     @abstractmethod
-    def _keep_state(self) -> None:
-        """Keep a copy of the state, in the slot's checkpoints."""
+    def _copy_state(self) -> tuple[Any, int]:
+        """Return a copy of the recurrent state, and its bytes."""
 
     @abstractmethod
     def rollback(self) -> None:

@@ -12,12 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.backends.common import CacheSlot, SparsePrompt, free_slots
+import numpy as np
+
+from paceline.backends.common import CacheSlot, ChangingPrompts, SparsePrompt, free_slots
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
+from paceline.backends.llama_cpp.saved_prompts import MIN_SAVED_TOKENS, SavedPrompts, State
 from paceline.speculative.errors import UsageError
 
-State = ctypes.Array[ctypes.c_uint8]
 MAX_BRANCHES = 64
+BYTES = ctypes.POINTER(ctypes.c_uint8)
 STATE_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -29,8 +32,8 @@ class SequenceSlot(CacheSlot):
 
     spread: SparsePrompt | None = None
 
-    def __init__(self, sequence: int, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, sequence: int, *, is_stateful: bool = False) -> None:
+        super().__init__(is_stateful=is_stateful)
         self.sequence = sequence
         self.prompt_length = self.last_used = 0
 
@@ -42,7 +45,7 @@ class SequenceSlot(CacheSlot):
 class LlamaKvCache:
     """The sequences of a context.
     sessions: number of main sequences, which share one pool of cells. require: raises if the model is closed.
-    is_control: says which tokens are control tokens. stateful: the model is recurrent or hybrid.
+    stateful: the model is recurrent or hybrid.
     windowed: cells outside an attention window may have been reused, which llama.cpp does not report.
     one_shape: a prefix has the bits of a prompt only if a prefill of its length computed it (PassExtra)."""
 
@@ -52,7 +55,6 @@ class LlamaKvCache:
         sessions: int,
         n_ctx: int,
         require: Callable[[], None],
-        is_control: Callable[[int], bool],
         *,
         stateful: bool = False,
         windowed: bool = False,
@@ -63,14 +65,15 @@ class LlamaKvCache:
                 f"{sessions} sessions of a recurrent model: must be at most {MAX_SEQUENCES // 2}"
             )
         self._path, self._sessions, self._require = path, sessions, require
-        self.is_control = is_control
+        self.saved_prompts: SavedPrompts | None = None
+        self._changing_prompts = ChangingPrompts()
         self.stateful, self._windowed, self.one_shape = stateful, windowed, one_shape
         # Prefixes are shared with `seq_cp`, which copies no data.
         self._shares = not (stateful or windowed or one_shape)
         self.n_sequences = sessions + (sessions if stateful else MAX_BRANCHES)
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
-        self.slots = [SequenceSlot(i, is_stateful=stateful, sessions=sessions) for i in range(sessions)]
+        self.slots = [SequenceSlot(i, is_stateful=stateful) for i in range(sessions)]
         self.reset(None)
 
     def reset(self, context: Any) -> None:
@@ -82,7 +85,7 @@ class LlamaKvCache:
         self.branches: list[SequenceSlot | None] = [None] * MAX_BRANCHES
         for slot in self.slots:
             slot.cached.clear()
-            slot.checkpoints.cut(0)
+            slot.drop_states()
             slot.prompt_length = slot.last_used = slot.checkpoint = 0
             slot.spread = None
             if slot.owner is not None and (session := slot.owner()) is not None:
@@ -98,17 +101,21 @@ class LlamaKvCache:
         """Return a free slot with the longest cached prefix of `tokens`, copied from another slot if needed.
         Raises BusyError if no slot is free."""
         free = free_slots(self.slots)
+        self._changing_prompts.check(tokens, self.slots)
         cached = {slot.sequence: slot.reusable_prefix(tokens) for slot in self.slots}
         # A cached token saves its prefill now; a dropped token may need it again later.
         best = max(free, key=lambda slot: (3 * cached[slot.sequence] - len(slot.cached), -slot.last_used))
+        donor = max(self.slots, key=lambda slot: cached[slot.sequence])
+        own, more = cached[best.sequence], cached[donor.sequence]
+        self.save_prompt(donor, more)
         best.last_used = 1 + max(slot.last_used for slot in self.slots)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         if best.sparse is not None:
             self.trim(best, 0)
             best.sparse = best.spread = None
-        donor = max(self.slots, key=lambda slot: cached[slot.sequence])
-        own, more = cached[best.sequence], cached[donor.sequence]
+        if self._load_prompt(best, tokens, more + MIN_SAVED_TOKENS):
+            return best
         if self._shares and more > own:
             self.trim(best, 0)  # all cells from one sequence: their order is that of the text
             self.share(donor.sequence, best.sequence, more)
@@ -116,6 +123,27 @@ class LlamaKvCache:
         else:
             self.trim(best, len(best.cached))
         return best
+
+    def _load_prompt(self, slot: SequenceSlot, tokens: list[int], least: int) -> bool:
+        """Fill the slot with a saved prompt that has at least so many of the tokens, if there is one."""
+        prompt = self.saved_prompts and self.saved_prompts.longest(tokens, least)
+        if not prompt or not (states := prompt.read()):
+            return False
+        self.trim(slot, 0)
+        n, state = states.popitem()
+        end = self._cpp.llama_memory_seq_pos_max
+        if not self._write_state(slot.sequence, state, 0) or end(self._memory, slot.sequence) != n - 1:
+            self._remove(slot.sequence, 0)
+            prompt.discard()
+            return False
+        slot.cached, slot.states = [*prompt.cached], states
+        return True
+
+    def save_prompt(self, slot: SequenceSlot, n: int) -> None:
+        """Save what a free slot has if its first `n` tokens are worth it."""
+        store, tokens = self.saved_prompts, slot.cached
+        if store is not None and slot.is_free and store.lacks(tokens[:n]):
+            store.save(tokens, {**slot.states, len(tokens): self.read_state(slot.sequence, 0)})
 
     def clear_free(self) -> None:
         """Drop the prefixes of free slots."""
@@ -149,28 +177,17 @@ class LlamaKvCache:
             self.share(slot.sequence, self._sessions + slot.sequence, -1)
             slot.checkpoint = n
 
-    def keep_state(self, slot: SequenceSlot) -> None:
-        """Keep a copy of the state in the slot's checkpoints."""
-        state = self._read_state(slot.sequence)
-        slot.checkpoints.add(len(slot.cached), state, len(state))
-
-    def _read_state(self, sequence: int, flags: int = STATE_ONLY) -> State:
+    def read_state(self, sequence: int, flags: int = STATE_ONLY) -> State:
         """Return a copy of a sequence's memory, by default without keys and values."""
-        size = self._cpp.llama_state_seq_get_size_ext(self._context, sequence, flags)
-        state: State = (ctypes.c_uint8 * size)()
-        self._cpp.llama_state_seq_get_data_ext(self._context, state, size, sequence, flags)
+        size, read = self._cpp.llama_state_seq_get_size_ext, self._cpp.llama_state_seq_get_data_ext
+        state = np.empty(size(self._context, sequence, flags), np.uint8)
+        read(self._context, state.ctypes.data_as(BYTES), len(state), sequence, flags)
         return state
 
     def _write_state(self, sequence: int, state: State, flags: int = STATE_ONLY) -> bool:
         """Give a sequence such a memory; return whether that was possible."""
         write = self._cpp.llama_state_seq_set_data_ext
-        return bool(write(self._context, state, len(state), sequence, flags))
-
-    def _drop_checkpoints(self, slot: SequenceSlot) -> None:
-        """Drop the checkpoints of other texts than the cached one."""
-        slot.checkpoints.cut(len(slot.cached))
-        if slot.checkpoint > len(slot.cached):
-            self._drop_checkpoint(slot)
+        return bool(write(self._context, state.ctypes.data_as(BYTES), len(state), sequence, flags))
 
     def _drop_checkpoint(self, slot: SequenceSlot) -> None:
         if slot.checkpoint:
@@ -194,12 +211,19 @@ class LlamaKvCache:
         """Drop all cells after the cached tokens. A state returns to its checkpoint instead, or to the start
         without one; `cached` becomes shorter then."""
         end = slot.position(len(slot.cached)) if slot.cached else 0
-        if self._memory is None or self._remove(slot.sequence, end):
+        if self._memory is None:
             return
-        n = slot.last_checkpoint(len(slot.cached))
+        if not self._remove(slot.sequence, end):
+            self._restore_state(slot)
+        slot.drop_states()
+        if slot.checkpoint > len(slot.cached):  # of another text
+            self._drop_checkpoint(slot)
+
+    def _restore_state(self, slot: SequenceSlot) -> None:
+        n = slot.last_state(len(slot.cached))
         tokens = slot.cached[:n]
         slot.cached.clear()  # first, in case of an interrupt
-        if n != slot.checkpoint and n and self._write_state(slot.sequence, slot.checkpoints.states[n]):
+        if n != slot.checkpoint and n and self._write_state(slot.sequence, slot.states[n]):
             self._remove(slot.sequence, n)  # keys and values
         else:
             self._remove(slot.sequence, 0)
@@ -207,7 +231,6 @@ class LlamaKvCache:
             if tokens:
                 self.share(self._sessions + slot.sequence, slot.sequence, -1)
         slot.cached += tokens
-        self._drop_checkpoints(slot)
 
     def trim(self, slot: SequenceSlot, keep: int) -> None:
         """Keep at most the first `keep` positions. `cached` shrinks first, in case of an interrupt."""
@@ -217,8 +240,7 @@ class LlamaKvCache:
         first = self._cpp.llama_memory_seq_pos_min
         if self._windowed and slot.cached and first(self._memory, slot.sequence) != 0:  # not in all layers
             slot.cached.clear()
-            self._remove(slot.sequence, 0)
-        self._drop_checkpoints(slot)
+            self.truncate(slot)
         slot.prompt_length = slot.prompt_length if slot.prompt_length <= len(slot.cached) else 0
 
     def _remove(self, sequence: int, start: int) -> bool:

@@ -75,9 +75,9 @@ class PassRunner:
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
         would change the shape of a pass."""
         fits = self._fits(sum(prefills), batch, extras)
-        stops = any(session.next_stop(n) is not None for (session, _), n in zip(batch, prefills, strict=True))
-        own = extras.one_shape or stops or any(map(self._needs_checkpoint, batch))
-        if fits and not (any(prefills) and own):
+        if fits and not (
+            any(prefills) and (extras.one_shape or any(map(self._keeps_state, batch, prefills)))
+        ):
             return self._run(batch, want, extras)
         starts = [len(session.slot.cached) for session, _ in batch]
         hidden = [self._read(session, n, extras) for (session, _), n in zip(batch, prefills, strict=True)]
@@ -86,11 +86,12 @@ class PassRunner:
             out.add_prefill(n, start, states)
         return outs
 
-    def _needs_checkpoint(self, part: tuple[LlamaSession, DraftTree | int]) -> bool:
-        """Return whether a prompt should be in the checkpoint that a draft may return to."""
+    def _keeps_state(self, part: tuple[LlamaSession, DraftTree | int], prefill: int) -> bool:
+        """Return whether a state within the prompt is kept, or that after it, to which a draft may return."""
         session, tree = part
         drafts = isinstance(tree, DraftTree) and len(tree) > 0
-        return self._cache.stateful and drafts and not session.slot.checkpoint
+        needs_checkpoint = self._cache.stateful and drafts and not session.slot.checkpoint
+        return needs_checkpoint or session.next_stop(prefill) is not None
 
     def _fits(self, n_prefill: int, batch: LlamaBatch, extras: JoinedExtras) -> bool:
         """Return whether one pass has room for so many prefill tokens and the trees."""

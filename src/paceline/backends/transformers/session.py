@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.backends.common import CachedSession, CacheSlot, free_slots
+from paceline.backends.common import CachedSession, CacheSlot, ChangingPrompts, free_slots
 from paceline.backends.transformers.loading import openmp_threads
-from paceline.backends.transformers.strip import bytes_of
+from paceline.backends.transformers.strip import LayerStates
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -45,8 +45,8 @@ class PassInput:
 class HfSlot(CacheSlot):
     """A cache and its tokens. rollback: see Caps."""
 
-    def __init__(self, make: Callable[[], Any], rollback: Rollback, sessions: int) -> None:
-        super().__init__(is_stateful=rollback != "free", sessions=sessions)
+    def __init__(self, make: Callable[[], Any], rollback: Rollback) -> None:
+        super().__init__(is_stateful=rollback == "restore")
         self._make, self._rollback = make, rollback
         self.cache: Any = make()
         self.is_ahead = False  # the cache may hold more than `cached`
@@ -56,48 +56,38 @@ class HfSlot(CacheSlot):
         if self._rollback == "restore" and self.checkpoint != n:
             self._state, self.checkpoint = self.cache.state(), n
 
-    def keep_state(self) -> None:
-        """Keep a copy of the state in the checkpoints."""
-        state = self.cache.state()
-        self.checkpoints.add(len(self.cached), state, bytes_of(state))
-
     def trim(self, n: int) -> None:
         """Keep at most the first `n` tokens. A state returns to its checkpoint, or to the start."""
         self.is_ahead = True
         if self._rollback == "free":
             del self.cached[n:]
             self.cache.truncate(len(self.cached))
-        elif end := self.last_checkpoint(n):
+        elif end := self.last_state(n):
             del self.cached[end:]
             if end != self.checkpoint:
-                self._state, self.checkpoint = self.checkpoints.states[end], end
+                self._state, self.checkpoint = self.states[end], end
             self.cache.restore(self._state)
-            self.checkpoints.cut(end)
+            self.drop_states()
         else:
             self.clear()
         self.is_ahead = False
 
     def clear(self) -> None:
         self.cached.clear()
-        self.checkpoints.cut(0)
+        self.drop_states()
         self.checkpoint, self.cache = 0, self._make()
 
 
 class CacheSlots:
-    """The caches of a model's sessions. rollback: see Caps. is_control: says which tokens are such."""
+    """The caches of a model's sessions. rollback: see Caps."""
 
-    def __init__(
-        self,
-        n: int,
-        make: Callable[[], Any],
-        rollback: Rollback = "none",
-        is_control: Callable[[int], bool] = lambda _: False,
-    ) -> None:
-        self.rollback, self.is_control = rollback, is_control
-        self.slots = [HfSlot(make, rollback, n) for _ in range(n)]
+    def __init__(self, n: int, make: Callable[[], Any], rollback: Rollback = "none") -> None:
+        self.rollback, self._changing_prompts = rollback, ChangingPrompts()
+        self.slots = [HfSlot(make, rollback) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
+        self._changing_prompts.check(tokens, self.slots)
         best = max(free_slots(self.slots), key=lambda slot: slot.reusable_prefix(tokens))
         best.owner = weakref.ref(owner)
         if best.sparse is not None:
@@ -114,10 +104,9 @@ class CacheSlots:
 class HfSession(CachedSession[HfSlot]):
     """A session in one of `slots`."""
 
-    def __init__(self, slots: CacheSlots, n_ctx: int) -> None:
+    def __init__(self, slots: CacheSlots, n_ctx: int, piece: Callable[[int], bytes] = lambda _: b".") -> None:
         self.slots = slots
-        self._keeps_root = slots.rollback == "restore"
-        super().__init__(n_ctx, slots.slots, slots.is_control)
+        super().__init__(n_ctx, slots.slots, piece)
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
@@ -127,8 +116,10 @@ class HfSession(CachedSession[HfSlot]):
     def _drop_context(self) -> None:
         self.slot.clear()
 
-    def _keep_state(self) -> None:
-        self.slot.keep_state()
+    def _copy_state(self) -> tuple[LayerStates, int]:
+        layers = self.slot.cache.state()
+        recurrent = [value for layer in layers for value in layer.values() if isinstance(value, dict)]
+        return layers, sum(getattr(state, "nbytes", 0) for layer in recurrent for state in layer.values())
 
     def plan_prefill(self, n: int) -> PassInput:
         """Plan to prefill the next `n` tokens."""

@@ -100,10 +100,7 @@ class StateCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped
         self.layers = [LayerCache() if type(layer) is DynamicLayer else layer for layer in self.layers]
 
     def state(self) -> LayerStates:
-        """Return a copy of the state. Keys and values are only appended to: of these, their number."""
-        return [
-            {"n": it.n} if isinstance(it, LayerCache) else copied_attributes(vars(it)) for it in self.layers
-        ]
+        return [copied_attributes(vars(layer)) for layer in self.layers]
 
     def restore(self, states: LayerStates) -> None:
         """Return to a state of this text."""
@@ -112,17 +109,11 @@ class StateCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped
 
 
 def copied_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layer's attributes at this time. Recurrent states, in dictionaries, are written in place."""
+    """Return a layer's attributes at this time. Keys and values are only appended to: recurrent states, which
+    are in dictionaries, are written in place."""
     return {
         name: copied_states(value) if isinstance(value, dict) else value for name, value in attributes.items()
     }
-
-
-def bytes_of(states: LayerStates) -> int:
-    """Return the bytes of the tensors in a state."""
-    values = [value for state in states for value in state.values()]
-    tensors = [*values, *(tensor for value in values if isinstance(value, dict) for tensor in value.values())]
-    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def copied_states(states: Mapping[int, Any]) -> dict[int, Any]:

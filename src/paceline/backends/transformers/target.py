@@ -167,9 +167,7 @@ class HfTarget(LoadedTarget):
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
             sparse_prompts=self._kind.takes_sparse_prompts,
         )
-        self._slots = CacheSlots(
-            self.caps.max_sessions, self.make_cache, self._kind.rollback, self.is_control
-        )
+        self._slots = CacheSlots(self.caps.max_sessions, self.make_cache, self._kind.rollback)
 
     def make_cache(self) -> Any:
         if self._kind.rollback == "free":
@@ -275,7 +273,7 @@ class HfTarget(LoadedTarget):
         base = self._base_target
         if isinstance(beside, HfSession) and base is not None and beside.slots is base._slots:
             return ViewSession(beside, self.caps.n_ctx)
-        return HfSession(self._slots, self.caps.n_ctx)
+        return HfSession(self._slots, self.caps.n_ctx, self.vocab.piece)
 
     def prompt_attention(self, prompt: Sequence[int], steps: int) -> Attention:
         """See ShowsAttention."""
