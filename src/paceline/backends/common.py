@@ -25,9 +25,8 @@ from paceline.text.grammar import TokenTrie
 
 MAX_STATES = 8  # of a prompt
 MAX_STATE_BYTES = 1 << 28
-MIN_STATE_DISTANCE = 256  # tokens
+MIN_STATE_DISTANCE, LAST_TOKENS = 256, 16
 MIN_LONG_PROMPT, MAX_CHANGING_PROMPTS = 512, 3
-
 log = logging.getLogger("paceline.backends")
 
 
@@ -135,9 +134,10 @@ class SparsePrompt:
 def state_places(tokens: Sequence[int], start: int, piece: Callable[[int], bytes]) -> list[int]:
     """Return the numbers of tokens, more than `start`, after which the state of a prompt is kept.
     These are before its last control token, as the next prompt may have the answer without its thoughts, and
-    before some of the others, with which messages begin and end."""
+    before some of the others, with which messages begin and end. Without any, one is near the end."""
     control = {token for token in {*tokens[start + 1 :]} if not piece(token)}
     places = [n for n in range(start + 1, len(tokens)) if tokens[n] in control]
+    places = places or [n for n in [len(tokens) - LAST_TOKENS] if n > start]
     out, distance = [start], max(MIN_STATE_DISTANCE, (len(tokens) - start) // MAX_STATES)
     for n in places[:-1]:
         if n >= out[-1] + distance:
@@ -200,10 +200,10 @@ class ChangingPrompts:
         if len(tokens) < MIN_LONG_PROMPT or self.n == MAX_CHANGING_PROMPTS:
             return
         start = max(slot.common_prefix(tokens) for slot in slots)
-        cached = [np.array(slot.cached).tobytes() for slot in slots]
+        cached = [np.array(slot.cached).tobytes() for slot in slots if 4 * start < len(tokens)]
         parts = {n: np.array(tokens[n : n + 64]).tobytes() for n in range(start + 16, start + 257, 16)}
         equal = [end for end, part in parts.items() if any(part in text for text in cached)]
-        self.n = self.n + 1 if equal and 4 * start < len(tokens) else 0
+        self.n = self.n + 1 if equal else 0
         if self.n == MAX_CHANGING_PROMPTS:
             changing = f"prompts differ at each request between their tokens {start + 1} and {equal[0]}"
             rest = f"so that nothing is reused of the rest of {len(tokens):,} tokens"

@@ -75,9 +75,7 @@ class PassRunner:
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
         would change the shape of a pass."""
         fits = self._fits(sum(prefills), batch, extras)
-        if fits and not (
-            any(prefills) and (extras.one_shape or any(map(self._keeps_state, batch, prefills)))
-        ):
+        if fits and not (any(prefills) and (extras.one_shape or any(map(self._stops, batch, prefills)))):
             return self._run(batch, want, extras)
         starts = [len(session.slot.cached) for session, _ in batch]
         hidden = [self._read(session, n, extras) for (session, _), n in zip(batch, prefills, strict=True)]
@@ -86,7 +84,7 @@ class PassRunner:
             out.add_prefill(n, start, states)
         return outs
 
-    def _keeps_state(self, part: tuple[LlamaSession, DraftTree | int], prefill: int) -> bool:
+    def _stops(self, part: tuple[LlamaSession, DraftTree | int], prefill: int) -> bool:
         """Return whether a state within the prompt is kept, or that after it, to which a draft may return."""
         session, tree = part
         drafts = isinstance(tree, DraftTree) and len(tree) > 0
