@@ -26,7 +26,7 @@ from paceline.text.grammar import TokenTrie
 MAX_STATES = 8  # of a prompt
 MAX_STATE_BYTES = 1 << 28
 MIN_STATE_DISTANCE, LAST_TOKENS = 256, 16
-MIN_LONG_PROMPT, MAX_CHANGING_PROMPTS = 512, 3
+MIN_LONG_PROMPT, MAX_CHANGE, MAX_CHANGING_PROMPTS = 512, 128, 3
 log = logging.getLogger("paceline.backends")
 
 
@@ -182,8 +182,7 @@ class CacheSlot:
         predecessor, from which little has to be computed again."""
         self.states[len(self.cached)] = state
         while len(self.states) > max(1, min(MAX_STATES, MAX_STATE_BYTES // max(1, size))):
-            _, nearest = min((b - a, b) for a, b in pairwise([0, *list(self.states)[:-1]]))
-            del self.states[nearest]
+            del self.states[min((b - a, b) for a, b in pairwise([0, *list(self.states)[:-1]]))[1]]
 
     def drop_states(self) -> None:
         """Drop the states of other texts than the cached one."""
@@ -200,14 +199,13 @@ class ChangingPrompts:
         if len(tokens) < MIN_LONG_PROMPT or self.n == MAX_CHANGING_PROMPTS:
             return
         start = max(slot.common_prefix(tokens) for slot in slots)
-        cached = [np.array(slot.cached).tobytes() for slot in slots if 4 * start < len(tokens)]
-        parts = {n: np.array(tokens[n : n + 64]).tobytes() for n in range(start + 16, start + 257, 16)}
-        equal = [end for end, part in parts.items() if any(part in text for text in cached)]
-        self.n = self.n + 1 if equal else 0
+        later = np.array(tokens[start + MAX_CHANGE : start + 2 * MAX_CHANGE]).tobytes()
+        again = 4 * start < len(tokens) and any(later in np.array(slot.cached).tobytes() for slot in slots)
+        self.n = self.n + 1 if again else 0
         if self.n == MAX_CHANGING_PROMPTS:
-            changing = f"prompts differ at each request between their tokens {start + 1} and {equal[0]}"
-            rest = f"so that nothing is reused of the rest of {len(tokens):,} tokens"
-            log.warning("%s, %s: move what changes (a date, an id) to their end", changing, rest)
+            where = f"prompts differ at each request after their first {start} tokens, and go on alike"
+            effect = f"nothing is reused of the rest of {len(tokens):,} tokens"
+            log.warning("%s: %s. Move what changes (a date, an id) to their end", where, effect)
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -245,8 +243,7 @@ class CachedSession(TreeSession, Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
     _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
     _slots: of all sessions of the model.
-    _piece: see Vocab.
-    _stops: the numbers of tokens after which the prompt's state is kept.
+    _piece: see Vocab. _stops: the numbers of tokens after which the prompt's state is kept.
     _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
     prompt are left out (`_sparse`)."""
 

@@ -20,7 +20,6 @@ from paceline.backends.common import CacheSlot, common_prefix
 from paceline.system.home import expand_user, make_private_folder, to_stderr
 from paceline.system.whole import atomic_write
 
-FORMAT = 1
 MAX_FOLDER_BYTES = 8 << 30
 MIN_SAVED_TOKENS = 512
 State = NDArray[np.uint8]
@@ -64,7 +63,7 @@ class SavedPrompts:
 
     def __init__(self, folder: str, key: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         self._folder, self._given = expand_user(folder), given
-        self._key = json.dumps({"format": FORMAT, **key}, sort_keys=True)
+        self._key = json.dumps({"format": 1, **key}, sort_keys=True)
         self._name = hashlib.sha256(self._key.encode()).hexdigest()[:16]
         make_private_folder(self._folder)
         paths = self._folder.glob(f"{self._name}-*.prompt")
@@ -81,7 +80,7 @@ class SavedPrompts:
         return len(tokens) - n >= max(MIN_SAVED_TOKENS, n // 2)
 
     def save(self, tokens: list[int], states: Mapping[int, State]) -> None:
-        """Write a prompt, and drop those that it begins with. Of too many, drop the least recently used."""
+        """Write a prompt; drop damaged ones, those that it begins with, and the oldest of too many."""
         arrays: dict[str, Any] = {"key": self._key, "tokens": tokens}
         arrays |= {str(n): state for n, state in states.items()}
         path = self._folder / f"{self._name}-{hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]}.prompt"

@@ -9,7 +9,6 @@ from typing import Any
 
 from paceline.backends.common import CachedSession, CacheSlot, ChangingPrompts, free_slots
 from paceline.backends.transformers.loading import openmp_threads
-from paceline.backends.transformers.strip import LayerStates
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -116,7 +115,7 @@ class HfSession(CachedSession[HfSlot]):
     def _drop_context(self) -> None:
         self.slot.clear()
 
-    def _copy_state(self) -> tuple[LayerStates, int]:
+    def _copy_state(self) -> tuple[Any, int]:
         layers = self.slot.cache.state()
         recurrent = [value for layer in layers for value in layer.values() if isinstance(value, dict)]
         return layers, sum(getattr(state, "nbytes", 0) for layer in recurrent for state in layer.values())

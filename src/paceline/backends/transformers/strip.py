@@ -13,7 +13,6 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 MIN_CAPACITY = 256  # positions
-LayerStates = list[dict[str, Any]]  # attributes of each layer
 
 
 class LayerCache(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -99,10 +98,10 @@ class StateCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped
         super().__init__(config=config)
         self.layers = [LayerCache() if type(layer) is DynamicLayer else layer for layer in self.layers]
 
-    def state(self) -> LayerStates:
+    def state(self) -> list[dict[str, Any]]:
         return [copied_attributes(vars(layer)) for layer in self.layers]
 
-    def restore(self, states: LayerStates) -> None:
+    def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Return to a state of this text."""
         for layer, state in zip(self.layers, states, strict=True):
             layer.__dict__.update(copied_attributes(state))
