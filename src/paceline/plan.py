@@ -57,7 +57,7 @@ class LoadPlan:
         engine, draft = self.options.engine, self.draft
         assert draft is not None
         if self.kind != DRAFT or backend_name(draft) == backend_name(self.target):
-            return {**self.settings, "experts": 0}
+            return {**self.settings, "experts": 0, "prompt_cache": ""}
         alone = replace(engine, device=AUTO, dtype=AUTO, attention=AUTO)
         return engine_settings(engine if backend_name(draft) == TRANSFORMERS else alone, draft)
 
@@ -71,6 +71,8 @@ def resolve(options: LoadOptions) -> LoadPlan:
             "as its draft (-md)"
         )
     draft, confidence = open_confidence(draft)
+    if options.engine.prompt_cache and backend_name(target) != LLAMA_CPP:
+        raise UsageError(f"{target}: only prompts of GGUF models are saved: leave out prompt_cache")
     drafts_by_itself = draft is None and drafts_itself(target, options)
     draft = Path(MTP_VIEW) if drafts_by_itself else draft
     kind = "" if draft is None else kind_of(draft)
@@ -138,6 +140,7 @@ def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:
         "dtype": options.dtype,
         "attention": options.attention,
         "sessions": options.sessions,
+        "prompt_cache": options.prompt_cache,
     }
 
 

@@ -57,6 +57,7 @@ class EngineOptions:
     attention: str = setting(AUTO, "Its attention: sdpa, eager, ..., or auto.")
     exact_greedy: bool = setting(False, "Greedy output equal to the last bit; slower.")
     sessions: int = setting(1, "Requests decoded at once. Each has -c tokens.", 1)
+    prompt_cache: str = setting("", "Save prompts in this folder, for later starts (GGUF).")
 
     def __post_init__(self) -> None:
         validate_fields(self)

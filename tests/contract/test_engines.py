@@ -424,6 +424,29 @@ def test_a_later_text_goes_on_from_the_checkpoint(checkpoints: Engine, grown: bo
     assert checkpoints.same(row, checkpoints.fresh(text))
 
 
+def test_a_prompt_goes_on_from_where_an_earlier_one_ended(checkpoints: Engine) -> None:
+    """A turn costs a turn: the answer's thoughts are left out of the next prompt, and then a later turn."""
+    target, rows = checkpoints.target, []
+    control = next(token for token in range(target.vocab.size) if not target.vocab.piece(token))
+    first, second = [*PROMPT, control, 5, 3], [*PROMPT, control, 4, 9, control, 5, 6]
+    prompts = (first, second, [*second[:-2], 7, 4, control, 5], [*PROMPT, control, 8, 8, control, 2])
+    for prompt, reused in zip(prompts, (0, len(PROMPT), len(second) - 3, len(PROMPT)), strict=True):
+        session = target.open()
+        session.extend(prompt)
+        assert session.pending_tokens == len(prompt) - 1 - reused
+        rows.append(checkpoints.rows(session, CHAIN))
+        session.commit([0], 1)  # thoughts
+        checkpoints.rows(session)
+        session.close()
+    for prompt, row in zip(prompts, rows, strict=True):
+        session = target.open()
+        session.extend(prompt)
+        for a, b in zip(row, checkpoints.rows(session, CHAIN), strict=True):
+            assert checkpoints.same(a, b)
+        session.close()
+        assert checkpoints.same(row[0], checkpoints.fresh(prompt))
+
+
 def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) -> None:
     sessions, trees = [engine.target.open() for _ in range(3)], [engine.tree, EMPTY, chain([1, 2, 3], "test")]
     for session, prompt in zip(sessions, (PROMPT, PROMPT[:4], [5]), strict=True):

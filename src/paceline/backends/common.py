@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from paceline.speculative.errors import BusyError, UsageError
 from paceline.speculative.forward_output import LogitsOutput, row_index
@@ -18,6 +22,12 @@ from paceline.speculative.sessions import common_prefix as common_prefix
 from paceline.speculative.tree import DraftTree
 from paceline.speculative.vocabulary import Vocab
 from paceline.text.grammar import TokenTrie
+
+MAX_STATES = 8  # of a prompt
+MAX_STATE_BYTES = 1 << 28
+MIN_STATE_DISTANCE, LAST_TOKENS = 256, 16
+MIN_LONG_PROMPT, MAX_CHANGE, MAX_CHANGING_PROMPTS = 512, 128, 3
+log = logging.getLogger("paceline.backends")
 
 
 class LoadedTarget(ABC):
@@ -121,11 +131,31 @@ class SparsePrompt:
                 end = start
 
 
+def state_places(tokens: Sequence[int], start: int, piece: Callable[[int], bytes]) -> list[int]:
+    """Return the numbers of tokens, more than `start`, after which the state of a prompt is kept.
+    These are before its last control token, as the next prompt may have the answer without its thoughts, and
+    before some of the others, with which messages begin and end. Without any, one is near the end."""
+    control = {token for token in {*tokens[start + 1 :]} if not piece(token)}
+    places = [n for n in range(start + 1, len(tokens)) if tokens[n] in control]
+    places = places or [n for n in [len(tokens) - LAST_TOKENS] if n > start]
+    out, distance = [start], max(MIN_STATE_DISTANCE, (len(tokens) - start) // MAX_STATES)
+    for n in places[:-1]:
+        if n >= out[-1] + distance:
+            out.append(n)
+    return out[1:] + places[-1:]
+
+
 class CacheSlot:
     """A sequence of the KV cache, which outlives its session so that prefixes can be reused.
-    The owner is a weak reference: a session that an interrupt drops frees its slot."""
+    The owner is a weak reference: a session that an interrupt drops frees its slot.
+    is_stateful: its state cannot drop tokens, but returns to a copy.
+    checkpoint: number of tokens in the state that a rejected draft returns to; 0 if there is none.
+    states: copies of a prompt's states by their numbers of tokens, which ascend."""
 
-    def __init__(self) -> None:
+    checkpoint = 0
+
+    def __init__(self, *, is_stateful: bool = False) -> None:
+        self.is_stateful, self.states = is_stateful, dict[int, Any]()
         self.cached: list[int] = []
         self.sparse: SparsePrompt | None = None  # the cache leaves out prompt tokens
         self.owner: weakref.ref[Any] | None = None
@@ -137,6 +167,45 @@ class CacheSlot:
     def common_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens are in the cache, each at its position."""
         return 0 if self.sparse is not None else common_prefix(self.cached, tokens)
+
+    def reusable_prefix(self, tokens: Sequence[int]) -> int:
+        """Return how many of the tokens need not be computed."""
+        n = self.common_prefix(tokens)
+        return self.last_state(n) if self.is_stateful and n < len(self.cached) else n
+
+    def last_state(self, end: int) -> int:
+        """Return the number of tokens in the last state after at most `end`; 0 if there is none."""
+        return max((n for n in (self.checkpoint, *self.states) if n <= end), default=0)
+
+    def add_state(self, state: Any, size: int) -> None:
+        """Keep the state after the cached tokens, of `size` bytes. Of too many, drop the one nearest to its
+        predecessor, from which little has to be computed again."""
+        self.states[len(self.cached)] = state
+        while len(self.states) > max(1, min(MAX_STATES, MAX_STATE_BYTES // max(1, size))):
+            del self.states[min((b - a, b) for a, b in pairwise([0, *list(self.states)[:-1]]))[1]]
+
+    def drop_states(self) -> None:
+        """Drop the states of other texts than the cached one."""
+        self.states = {n: state for n, state in self.states.items() if n <= len(self.cached)}
+
+
+class ChangingPrompts:
+    """Logs once that prompts in a row change near their beginning, so that no cached prefix serves them."""
+
+    n = 0  # such prompts so far
+
+    def check(self, tokens: Sequence[int], slots: Sequence[CacheSlot]) -> None:
+        """Look at the next prompt: does it go on like a cached one after it has differed?"""
+        if len(tokens) < MIN_LONG_PROMPT or self.n == MAX_CHANGING_PROMPTS:
+            return
+        start = max(slot.common_prefix(tokens) for slot in slots)
+        later = np.array(tokens[start + MAX_CHANGE : start + 2 * MAX_CHANGE]).tobytes()
+        again = 4 * start < len(tokens) and any(later in np.array(slot.cached).tobytes() for slot in slots)
+        self.n = self.n + 1 if again else 0
+        if self.n == MAX_CHANGING_PROMPTS:
+            where = f"prompts differ at each request after their first {start} tokens, and go on alike"
+            effect = f"nothing is reused of the rest of {len(tokens):,} tokens"
+            log.warning("%s: %s. Move what changes (a date, an id) to their end", where, effect)
 
 
 S = TypeVar("S", bound=CacheSlot)
@@ -172,17 +241,15 @@ class PassOutput(LogitsOutput):
 
 class CachedSession(TreeSession, Generic[S]):
     """A session in a cache slot: the committed tokens, then the root and the nodes of the last tree.
-    _keeps_root: recurrent state: cannot be rolled back past the root.
     _planned: the tree of a pass, EMPTY for a prefill. The cache may hold more than the committed tokens then.
     _slots: of all sessions of the model.
+    _piece: see Vocab. _stops: the numbers of tokens after which the prompt's state is kept.
     _context: the tokens that are or will be in the cache, each at its place: `tokens`, unless some of the
     prompt are left out (`_sparse`)."""
 
-    _keeps_root = False
-
-    def __init__(self, n_ctx: int, slots: Sequence[S]) -> None:
+    def __init__(self, n_ctx: int, slots: Sequence[S], piece: Callable[[int], bytes]) -> None:
         super().__init__(n_ctx)
-        self._slots = slots
+        self._slots, self._piece, self._stops = slots, piece, list[int]()
         self._slot: S | None = None
         self._context = self.tokens
         self._sparse: SparsePrompt | None = None
@@ -219,6 +286,8 @@ class CachedSession(TreeSession, Generic[S]):
     def _append(self, tokens: Sequence[int]) -> None:
         if self._slot is None:
             self._begin(list(tokens[:-1]))
+            if self.slot.is_stateful:
+                self._stops = state_places(tokens, len(self.slot.cached), self._piece)
         if self._context is not self.tokens:
             self._context += tokens
 
@@ -239,6 +308,13 @@ class CachedSession(TreeSession, Generic[S]):
         """Record that the next `n` tokens are in the cache."""
         cached = self.slot.cached
         cached += self._context[len(cached) : len(cached) + n]
+        if len(cached) in self._stops and len(cached) not in self.slot.states:
+            self.slot.add_state(*self._copy_state())
+
+    def next_stop(self, n: int) -> int | None:
+        """Return how many of the next `n` pending tokens come before a state is kept; None if none is."""
+        place = len(self.slot.cached)
+        return next((stop - place for stop in self._stops if place < stop <= place + n), None)
 
     def mark_computed(self) -> None:
         """Record that the cache holds the planned pass."""
@@ -256,7 +332,7 @@ class CachedSession(TreeSession, Generic[S]):
 
     def close(self) -> None:
         if self._slot is not None:
-            if self._keeps_root and self.tree is not None:
+            if self._slot.is_stateful and self.tree is not None:
                 self._commit(self.tree, ())  # the state with the root is that of committed tokens, too
             else:
                 self.rollback()
@@ -282,6 +358,10 @@ class CachedSession(TreeSession, Generic[S]):
     @abstractmethod
     def _drop_context(self) -> None:
         """Empty the slot: another session cannot use a context that leaves out tokens."""
+
+    @abstractmethod
+    def _copy_state(self) -> tuple[Any, int]:
+        """Return a copy of the recurrent state, and its bytes."""
 
     @abstractmethod
     def rollback(self) -> None:

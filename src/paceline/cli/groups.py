@@ -36,7 +36,7 @@ OPTION_NAMES = {
 METAVARS = {
     **{"int": "N", "float": "X", "str": "NAME", "bool": ""},
     **{"policy": "RULE", "verify": "RULE", "cross_vocab": "MODE", "kernels": "MODE"},
-    **{"cache_type": "TYPE", "dtype": "TYPE", "lossy": "CHOICE", "role": "ROLE"},
+    **{"cache_type": "TYPE", "dtype": "TYPE", "lossy": "CHOICE", "role": "ROLE", "prompt_cache": "DIR"},
 }
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 
@@ -140,7 +140,7 @@ MODEL_OPTIONS = OptionGroup(
             ("flash_attention", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
              settings_of(EngineOptions)["flash_attention"].help),
         ),
-        *setting_options(MODELS, EngineOptions, "cache_type", "kernels"),
+        *setting_options(MODELS, EngineOptions, "cache_type", "kernels", "prompt_cache"),
         *setting_options(MODELS, Quality),
         *setting_options(MODELS, EngineOptions, "device", "dtype", "attention"),
     ],

@@ -179,7 +179,7 @@ def response_grammar(form: schemas.ResponseFormat | None) -> GrammarSource | Non
         return from_schema({"type": "object"} if form.schema_ is None else form.schema_)
     if form.json_schema is None or form.json_schema.schema_ is None:
         raise UsageError("response_format: type json_schema needs json_schema: {name, schema}")
-    return from_schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
+    return from_schema(form.json_schema.schema_, strict=form.json_schema.strict is not False)
 
 
 def _requests(

@@ -87,7 +87,7 @@ def configure_logging(as_json: bool, quiet: bool) -> None:
     handler.setFormatter(JsonFormatter() if as_json else line)
     # A response that the end of the process cancels is no error.
     handler.addFilter(lambda it: not (it.exc_info and isinstance(it.exc_info[1], asyncio.CancelledError)))
-    for name in ("paceline.server", "paceline.text", "uvicorn.error", "asyncio"):
+    for name in ("paceline.server", "paceline.backends", "paceline.text", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         own = logging.WARNING if quiet else logging.INFO

@@ -102,8 +102,8 @@ async def event_stream(
                 index, update = output
                 for event in writer.step(index, update, answers.all[index].deltas(update)):
                     last = monotonic()
-                    for held_back in (*first, event):
-                        yield encode(held_back)
+                    for due in (*first, event):
+                        yield encode(due)
                     first = []
             if not as_lines and 0 < outputs.ping_seconds <= monotonic() - last:
                 last = monotonic()
@@ -113,7 +113,8 @@ async def event_stream(
     except Exception as error:
         if not isinstance(error, PacelineError | HTTPException):
             log.exception("a stream has failed")
-        yield encode(writer.failed(describe(error).body(path)))
+        for event in (*first, writer.failed(describe(error).body(path))):
+            yield encode(event)
     if writer.trailer:
         yield writer.trailer
 

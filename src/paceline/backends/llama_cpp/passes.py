@@ -75,7 +75,7 @@ class PassRunner:
         prefills: the tokens to prefill of each session. They have their own passes if they do not fit, or
         would change the shape of a pass."""
         fits = self._fits(sum(prefills), batch, extras)
-        if fits and not (any(prefills) and (extras.one_shape or any(map(self._needs_checkpoint, batch)))):
+        if fits and not (any(prefills) and (extras.one_shape or any(map(self._stops, batch, prefills)))):
             return self._run(batch, want, extras)
         starts = [len(session.slot.cached) for session, _ in batch]
         hidden = [self._read(session, n, extras) for (session, _), n in zip(batch, prefills, strict=True)]
@@ -84,11 +84,12 @@ class PassRunner:
             out.add_prefill(n, start, states)
         return outs
 
-    def _needs_checkpoint(self, part: tuple[LlamaSession, DraftTree | int]) -> bool:
-        """Return whether a prompt should be in the checkpoint that a draft may return to."""
+    def _stops(self, part: tuple[LlamaSession, DraftTree | int], prefill: int) -> bool:
+        """Return whether a state within the prompt is kept, or that after it, to which a draft may return."""
         session, tree = part
         drafts = isinstance(tree, DraftTree) and len(tree) > 0
-        return self._cache.stateful and drafts and not session.slot.checkpoint
+        needs_checkpoint = self._cache.stateful and drafts and not session.slot.checkpoint
+        return needs_checkpoint or session.next_stop(prefill) is not None
 
     def _fits(self, n_prefill: int, batch: LlamaBatch, extras: JoinedExtras) -> bool:
         """Return whether one pass has room for so many prefill tokens and the trees."""
@@ -150,7 +151,8 @@ class PassRunner:
         limit = MAX_ROWS if extras.all_outputs else CHUNK
         end, hidden = len(slot.cached) + n, list[Hidden]()
         while len(slot.cached) < end:
-            part = min(limit, end - len(slot.cached))
+            left = end - len(slot.cached)
+            part = min(limit, session.next_stop(left) or left)
             _, shown = self._compute([(session, part)], extras, prefill=True)
             hidden += [] if shown is None else [shown]
         if n:

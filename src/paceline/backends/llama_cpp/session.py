@@ -7,22 +7,22 @@ opens a branch. Rejection is `seq_rm`. A recurrent model drafts chains, and reje
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paceline.backends.common import CachedSession
 from paceline.backends.llama_cpp.batch import Batch
 from paceline.backends.llama_cpp.binding import helpers
 from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
+from paceline.backends.llama_cpp.saved_prompts import State
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 
 class LlamaSession(CachedSession[SequenceSlot]):
     """A session in a slot of `cache`."""
 
-    def __init__(self, cache: LlamaKvCache) -> None:
+    def __init__(self, cache: LlamaKvCache, piece: Callable[[int], bytes]) -> None:
         self._cache = cache
-        self._keeps_root = cache.stateful
-        super().__init__(cache.n_ctx, cache.slots)
+        super().__init__(cache.n_ctx, cache.slots, piece)
 
     def _clear_tree(self) -> None:
         super()._clear_tree()
@@ -37,6 +37,10 @@ class LlamaSession(CachedSession[SequenceSlot]):
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
+
+    def _copy_state(self) -> tuple[State, int]:
+        state = self._cache.read_state(self.slot.sequence)
+        return state, len(state)
 
     def _drop_context(self) -> None:
         self.slot.cached.clear()

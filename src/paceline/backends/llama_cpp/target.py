@@ -32,6 +32,7 @@ from paceline.backends.llama_cpp.model import LlamaSettings, LoadedModel, expert
 from paceline.backends.llama_cpp.mtp import MtpDraft
 from paceline.backends.llama_cpp.mtp_assistant import AssistantDraft
 from paceline.backends.llama_cpp.passes import CHUNK, MAX_ROWS, N_BATCH, PassRunner
+from paceline.backends.llama_cpp.saved_prompts import SavedPrompts
 from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.llama_cpp.text import LlamaText, read_vocab
 from paceline.backends.llama_cpp.weights import ModelWeights
@@ -51,7 +52,7 @@ class LlamaTarget(LoadedTarget):
     weights: a target of the same file that shares its weights; close it later.
     stop: the layer before which passes end, 0 for none; see SupportsExits.
     extras: what passes can do, in addition to what the settings choose.
-    settings: see LlamaSettings."""
+    prompt_cache: a folder for saved prompts. settings: see LlamaSettings."""
 
     caps: Caps
     cache: LlamaKvCache
@@ -66,6 +67,7 @@ class LlamaTarget(LoadedTarget):
         weights: LlamaTarget | None = None,
         stop: int = 0,
         extras: Sequence[PassExtra] = (),
+        prompt_cache: str = "",
         **settings: Any,
     ) -> None:
         given = LlamaSettings(**settings)
@@ -89,6 +91,8 @@ class LlamaTarget(LoadedTarget):
             self._open_context()
             if not stop:
                 self._check_rows(given.exact_rows)
+            if prompt_cache:
+                self._save_prompts(prompt_cache)
         except BaseException:
             self.close()
             raise
@@ -163,6 +167,16 @@ class LlamaTarget(LoadedTarget):
         self.extras.insert(0, FilledPasses(exact_rows))
         self._open_context()
         require_exact(self)
+
+    def _save_prompts(self, folder: str) -> None:
+        """Save prompts in a folder. Raises UsageError where their memory cannot be had again."""
+        cache = self.cache
+        if self.model.is_windowed or cache.one_shape:
+            reason = "an attention window" if self.model.is_windowed else "exact_greedy without kernels"
+            raise UsageError(f"{self.path}: prompts with {reason} cannot be saved: leave out prompt_cache")
+        key = {**self.identity(), "threads": 0, "cells": cache.n_ctx * self._settings.sessions}
+        given = {"n_ctx": cache.n_ctx, "n_vocab": self.vocab.size, "is_stateful": cache.stateful}
+        cache.saved_prompts = SavedPrompts(folder, key, given)
 
     @property
     def name(self) -> str:
@@ -267,7 +281,7 @@ class LlamaTarget(LoadedTarget):
 
     def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()
-        return LlamaSession(self.cache)
+        return LlamaSession(self.cache, self.vocab.piece)
 
     def forget(self) -> None:
         """Drop the prefixes of closed sessions from the cache."""
@@ -292,6 +306,8 @@ class LlamaTarget(LoadedTarget):
             for extra in self.extras:
                 extra.detach()
             if self.model.process.is_current:
+                for slot in self.cache.slots:
+                    self.cache.save_prompt(slot, len(slot.cached))
                 binding.llama_cpp().llama_free(self.context)
             self.context = self._decoder.context = None
             self.cache.reset(None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.backends.common import CachedSession, CacheSlot, free_slots
+from paceline.backends.common import CachedSession, CacheSlot, ChangingPrompts, free_slots
 from paceline.backends.transformers.loading import openmp_threads
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.tree import EMPTY, DraftTree
@@ -45,15 +45,15 @@ class HfSlot(CacheSlot):
     """A cache and its tokens. rollback: see Caps."""
 
     def __init__(self, make: Callable[[], Any], rollback: Rollback) -> None:
-        super().__init__()
+        super().__init__(is_stateful=rollback == "restore")
         self._make, self._rollback = make, rollback
         self.cache: Any = make()
         self.is_ahead = False  # the cache may hold more than `cached`
 
     def save_checkpoint(self, n: int) -> None:
         """Keep the state, which is that after `n` tokens, if the cache cannot drop tokens."""
-        if self._rollback == "restore":
-            self.cache.save_checkpoint(n)
+        if self._rollback == "restore" and self.checkpoint != n:
+            self._state, self.checkpoint = self.cache.state(), n
 
     def trim(self, n: int) -> None:
         """Keep at most the first `n` tokens. A state returns to its checkpoint, or to the start."""
@@ -61,28 +61,33 @@ class HfSlot(CacheSlot):
         if self._rollback == "free":
             del self.cached[n:]
             self.cache.truncate(len(self.cached))
-        elif self._rollback == "restore" and 0 < self.cache.checkpoint <= n:
-            del self.cached[self.cache.checkpoint :]
-            self.cache.restore()
+        elif end := self.last_state(n):
+            del self.cached[end:]
+            if end != self.checkpoint:
+                self._state, self.checkpoint = self.states[end], end
+            self.cache.restore(self._state)
+            self.drop_states()
         else:
             self.clear()
         self.is_ahead = False
 
     def clear(self) -> None:
         self.cached.clear()
-        self.cache = self._make()
+        self.drop_states()
+        self.checkpoint, self.cache = 0, self._make()
 
 
 class CacheSlots:
     """The caches of a model's sessions. rollback: see Caps."""
 
     def __init__(self, n: int, make: Callable[[], Any], rollback: Rollback = "none") -> None:
-        self.rollback = rollback
+        self.rollback, self._changing_prompts = rollback, ChangingPrompts()
         self.slots = [HfSlot(make, rollback) for _ in range(n)]
 
     def take(self, owner: object, tokens: list[int]) -> tuple[HfSlot, int]:
         """Return the free slot with the longest prefix of `tokens`, and its length. Raises BusyError."""
-        best = max(free_slots(self.slots), key=lambda slot: slot.common_prefix(tokens))
+        self._changing_prompts.check(tokens, self.slots)
+        best = max(free_slots(self.slots), key=lambda slot: slot.reusable_prefix(tokens))
         best.owner = weakref.ref(owner)
         if best.sparse is not None:
             best.clear()
@@ -98,10 +103,9 @@ class CacheSlots:
 class HfSession(CachedSession[HfSlot]):
     """A session in one of `slots`."""
 
-    def __init__(self, slots: CacheSlots, n_ctx: int) -> None:
+    def __init__(self, slots: CacheSlots, n_ctx: int, piece: Callable[[int], bytes] = lambda _: b".") -> None:
         self.slots = slots
-        self._keeps_root = slots.rollback == "restore"
-        super().__init__(n_ctx, slots.slots)
+        super().__init__(n_ctx, slots.slots, piece)
 
     def _begin(self, tokens: list[int]) -> None:
         self._slot, shared = self.slots.take(self, tokens)
@@ -110,6 +114,11 @@ class HfSession(CachedSession[HfSlot]):
 
     def _drop_context(self) -> None:
         self.slot.clear()
+
+    def _copy_state(self) -> tuple[Any, int]:
+        layers = self.slot.cache.state()
+        recurrent = [value for layer in layers for value in layer.values() if isinstance(value, dict)]
+        return layers, sum(getattr(state, "nbytes", 0) for layer in recurrent for state in layer.values())
 
     def plan_prefill(self, n: int) -> PassInput:
         """Plan to prefill the next `n` tokens."""

@@ -90,25 +90,20 @@ class SequenceCache(Cache):  # type: ignore[misc]  # transformers is untyped her
 
 
 class StateCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
-    """The cache of a sequence in a model with recurrent layers, or with others that drop positions.
-    checkpoint: number of tokens at the checkpoint; 0 if there is none."""
+    """The cache of a sequence in a model with recurrent layers, or with others that drop positions."""
 
     layers: list[Any]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config=config)
         self.layers = [LayerCache() if type(layer) is DynamicLayer else layer for layer in self.layers]
-        self.checkpoint = 0
-        self._states: list[dict[str, Any]] = []  # attributes of the layers at the checkpoint
 
-    def save_checkpoint(self, n: int) -> None:
-        """Keep the state, which is that after `n` tokens."""
-        if self.checkpoint != n:
-            self._states, self.checkpoint = [copied_attributes(vars(layer)) for layer in self.layers], n
+    def state(self) -> list[dict[str, Any]]:
+        return [copied_attributes(vars(layer)) for layer in self.layers]
 
-    def restore(self) -> None:
-        """Return to the checkpoint."""
-        for layer, state in zip(self.layers, self._states, strict=True):
+    def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Return to a state of this text."""
+        for layer, state in zip(self.layers, states, strict=True):
             layer.__dict__.update(copied_attributes(state))
 
 

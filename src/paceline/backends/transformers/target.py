@@ -273,7 +273,7 @@ class HfTarget(LoadedTarget):
         base = self._base_target
         if isinstance(beside, HfSession) and base is not None and beside.slots is base._slots:
             return ViewSession(beside, self.caps.n_ctx)
-        return HfSession(self._slots, self.caps.n_ctx)
+        return HfSession(self._slots, self.caps.n_ctx, self.vocab.piece)
 
     def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """See Embeds."""
@@ -334,9 +334,9 @@ class HfTarget(LoadedTarget):
         if self._kind.rollback == "restore":
             # A prompt should be in the checkpoint that a draft may return to.
             drafts = isinstance(tree, DraftTree) and len(tree) > 0
-            limit = 0 if drafts and not session.slot.cache.checkpoint else MAX_FUSED_PREFILL
-        while left > limit:
-            part = min(left, MAX_PREFILL_TOKENS)
+            limit = 0 if drafts and not session.slot.checkpoint else MAX_FUSED_PREFILL
+        while left > limit or session.next_stop(left) is not None:
+            part = min(session.next_stop(left) or left, MAX_PREFILL_TOKENS)
             due = PendingForward(session, part, session.plan_prefill(part), 0, begin)
             if due.rows.tokens:
                 compute(self._require_open(), self._kind, [due], want)
