@@ -34,7 +34,7 @@ from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.suites import workload
 from paceline.hardware.threads import choose_threads
 from paceline.models import zoo
-from paceline.server.service import PREFILL_CHUNK_TOKENS
+from paceline.server.settings import PREFILL_CHUNK_TOKENS
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools
 

@@ -19,7 +19,8 @@ from serve_load import chats
 from paceline.loading import load
 from paceline.models import zoo
 from paceline.request_handle import Finish, StepOutput
-from paceline.server.service import PREFILL_CHUNK_TOKENS, ServingEngine
+from paceline.server.service import ServingEngine
+from paceline.server.settings import PREFILL_CHUNK_TOKENS
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import TIME_PARTS
 

@@ -79,7 +79,7 @@ def main() -> None:
     with paceline.load("zoo:smollm2", drafters="none", n_ctx=64) as real:
         target = ScriptedTarget(real.target)
         with LLM(target, NoDrafter(), Drafting()) as llm:
-            config = ServerSettings(alias=["scripted"], sessions=4)
+            config = ServerSettings(alias=("scripted",), sessions=4)
             service, app = config.server(llm, config.rules())
             listen.run(app, service, listen.bind("127.0.0.1", port), config.shutdown_timeout)
 

@@ -112,7 +112,7 @@ class ServerSettings(ServerLimits):
 def with_context(options: LoadOptions) -> LoadOptions:
     """Return options with a context for each slot, if none is given: as long as the model was trained for,
     and as there is memory for. Models on a GPU, or whose file does not say, have the loader's default."""
-    from paceline.doctor.draft_advice import CACHE_SCALE
+    from paceline.doctor.drafts import CACHE_SCALE
     from paceline.hardware.probe import free_memory
     from paceline.models.headers.header import facts_or_note
     from paceline.models.resolve import file_of
