@@ -170,6 +170,7 @@ class MtpChainSession(NetworkSession):
 
     _head: Any
     _cache: Any
+    _state: list[dict[str, Any]]  # of the cache before the root
     _last: list[Any]  # outputs held back [0 or 1, hidden_size]
 
     def __init__(self, draft: HfMtpDraft, like: Any, n_ctx: int) -> None:
@@ -183,8 +184,7 @@ class MtpChainSession(NetworkSession):
             if len(hidden):
                 out = torch.cat([last, self._layer(layer, tokens, hidden, end)])
                 outputs[layer], hidden = out[-1:], out[:-1]
-        self._cache.save_checkpoint(end)
-        self._last = outputs
+        self._state, self._last = self._cache.state(), outputs
 
     def _layer(self, layer: int, tokens: Sequence[int], hidden: Any, end: int) -> Any:
         """Compute as many rows as there are hidden states, of the last tokens. end: position after these."""
@@ -221,7 +221,7 @@ class MtpChainSession(NetworkSession):
 
     def _truncate(self, n: int) -> None:
         if n:
-            self._cache.restore()
+            self._cache.restore(self._state)
         else:
             self._cache = MtpCheckpointCache(self._head.model.config)
             self._last = [self._like.new_zeros(0, self._shape[1])] * self._head.heads
