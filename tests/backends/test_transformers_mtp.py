@@ -220,7 +220,7 @@ def test_the_layers_draft_in_generate(folders: tuple[Path, Path]) -> None:
     model.generate(**given)  # the first time it is measured
     with model.register_forward_pre_hook(lambda *got: passes.append(got)):
         assert torch.equal(model.generate(**given), plain)
-    assert len(passes) < 14
+    assert len(passes) < 15  # a prompt may take two: for the state before its end
 
 
 def test_auto_finds_the_layers_by_itself_and_the_folder_says_so(

@@ -135,7 +135,7 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": HI, "a-b\\u001b[31m": 1}', "a-b", "leave it out"),
     (CHAT, chat('"' + "x" * 5000 + '": 1'), "xxx", "leave it out"),
     (CHAT, '{"messages": HI, "\\ud800": 1}', "", "the body"),
-    (CHAT, json.dumps({"messages": [{"role": "user", "content": "", "\n" * 5000: 1e400}]}), "", "what JSON has"),
+    (CHAT, json.dumps({"messages": [{"role": "user", "content": "", "\n" * 5000: 1e400}]}), "", "JSON has"),
     (CHAT, chat(", ".join(f'"a{n}": 1' for n in range(9000))), "", "64"),
     (CHAT, '{"messages": HI, "speculative": {"drafters": ["magic"]}}', "", "choose from lookup"),
     (COMPLETION, prompt([{}] * 50_000), "", "at most 128"),
