@@ -15,7 +15,7 @@ from paceline.drafter_factory import check_needs
 from paceline.drafter_table import DRAFT, DRAFTERS, users
 from paceline.drafts import header_traits, kind_of, open_confidence, require_fit
 from paceline.fits import LLAMA_CPP, LOSSY_EXPERTS, MTP, TRANSFORMERS, USABLE, TargetTraits, source_of
-from paceline.hardware.threads import choose_threads
+from paceline.hardware.threads import choose_threads, logical_cores
 from paceline.heads.confidence import Confidence
 from paceline.models import zoo
 from paceline.models.headers.header import is_assistant
@@ -24,9 +24,10 @@ from paceline.models.names import MTP_VIEW, is_view, model_path
 from paceline.models.resolve import file_of
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, PathLike, Quality
 from paceline.speculative.errors import UsageError
+from paceline.storage import profiles
 from paceline.storage.corpora import Corpora
 from paceline.storage.costs import load_recommendation
-from paceline.system.home import to_stderr
+from paceline.system.home import cpu_name, to_stderr
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class LoadPlan:
 
 def resolve(options: LoadOptions) -> LoadPlan:
     """Find the files, and check what fits. Raises UsageError, ModelError or MissingExtraError."""
+    options = with_profile(options)
     target, draft = model_files(options.target, options.draft, options.drafting.drafters)
     if is_assistant(model_path(target)):
         raise UsageError(
@@ -90,6 +92,27 @@ def resolve(options: LoadOptions) -> LoadPlan:
         quality = Quality(recommended(target, draft if kind == DRAFT else None, settings))
     settings["experts"], settings["mtp"] = quality.experts, kind == MTP
     return LoadPlan(options, target, draft, kind, confidence, quality, settings)
+
+
+def with_profile(options: LoadOptions) -> LoadOptions:
+    """Return the options with the settings of their profile, which are printed. Raises UsageError."""
+    if options.profile in ("", profiles.OFF) or (options.profile == AUTO and not profiles.folder().exists()):
+        return options
+    target, _ = model_files(options.target, None, ())
+    try:
+        fingerprint = BackendSpec(target, engine_settings(options.engine, target)).identity()["model"]
+    except OSError:  # opening it says what is wrong
+        return options
+    profile = profiles.choose(options.profile, fingerprint, machine(), to_stderr)
+    if profile is None:
+        return options
+    to_stderr(f"profile {profile.name}: {profile.command}")
+    return profiles.apply(options, profile)
+
+
+def machine() -> dict[str, Any]:
+    """Return what a profile depends on beside the target."""
+    return {"processor": cpu_name(), "cores": logical_cores()}
 
 
 def model_files(

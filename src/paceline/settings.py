@@ -168,8 +168,13 @@ class Drafting:
         and becomes its drafters of chains."""
         if AUTO not in self.drafters:
             return self
-        given = cast("Mapping[str, Any]", self._given)  # type: ignore[attr-defined]  # before defaults
-        return Drafting(**{**given, "drafters": CHAINS[: 1 + with_draft]})
+        return Drafting(**{**self.given, "drafters": CHAINS[: 1 + with_draft]})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that are not the fields' defaults, as they were given."""
+        values = cast("Mapping[str, Any]", self._given)  # type: ignore[attr-defined]
+        return {it.name: values[it.name] for it in fields(self) if values[it.name] != it.default}
 
     @property
     def rows(self) -> tuple[DrafterEntry, ...]:
@@ -247,7 +252,8 @@ class Quality:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """All options of `load`, with the names of models as they were given."""
+    """All options of `load`, with the names of models as they were given.
+    profile: a profile's name (storage/profiles.py), "auto" for that of the target and machine, or ""."""
 
     target: PathLike | None = None
     draft: PathLike | None = None
@@ -256,6 +262,7 @@ class LoadOptions:
     quality: Quality = Quality()
     corpora: tuple[PathLike, ...] = ()
     remember: bool | PathLike = False
+    profile: str = ""
 
     @classmethod
     def of(
@@ -266,6 +273,7 @@ class LoadOptions:
         *,
         corpora: Sequence[PathLike] = (),
         remember: bool | PathLike = False,
+        profile: str = "",
         **settings: Any,
     ) -> LoadOptions:
         """Return the options of `load`'s keywords. Raises UsageError."""
@@ -277,9 +285,8 @@ class LoadOptions:
         )
         require_known(settings, EngineOptions, Quality, Drafting)
         drafting = Drafting(**{"drafters": (AUTO,) if drafters is None else drafters, **settings})
-        return cls(
-            target, draft, drafting, EngineOptions(**engine), Quality(**quality), tuple(corpora), remember
-        )
+        engine_options, chosen = EngineOptions(**engine), Quality(**quality)
+        return cls(target, draft, drafting, engine_options, chosen, tuple(corpora), remember, profile)
 
     def models_as_dict(self) -> dict[str, Any]:
         """Return the keywords of `load` for everything but drafting and `remember`, as JSON."""

@@ -13,6 +13,7 @@ from paceline.cli.options import option
 from paceline.cli.output import print_record
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_prompts
+from paceline.settings import AUTO
 from paceline.speculative.errors import NotLosslessError, UsageError
 
 CHECKS = "Checks"
@@ -43,6 +44,7 @@ def certify(
     drafters: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
+    profile: options.Profile = AUTO,
     sampling: Any,
     as_json: options.AsJson = False,
 ) -> int:
@@ -52,7 +54,7 @@ def certify(
     sampler unless some are named; the KV cache after rejections; log-probabilities. Drafts are those of
     `paceline run` with the same options.
     Exit code 0: certified; 3: not certified."""
-    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora)
+    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora, profile=profile)
     # The state check has a second session in the batch; passes of one shape have one session.
     engine = replace(loading.engine, sessions=1 if loading.engine.exact_greedy else 2)
     loading, quality = replace(loading, engine=engine), loading.quality

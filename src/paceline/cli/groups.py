@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from paceline.cli.help import ALL, MAX_OPTIONS, HelpAll
-from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, Corpora, flag, option
+from paceline.cli.options import DRAFTING, MODELS, OUTPUT, SAMPLING, Corpora, Profile, flag, option
 from paceline.cli.output import print_note
 from paceline.cli.texts import read_text
 from paceline.drafter_table import HEADS
 from paceline.fits import NAMED
-from paceline.settings import Drafting, EngineOptions, LoadOptions, Quality
+from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling_settings import DEFAULT_CHAT_SAMPLING, Sampling
 from paceline.speculative.validation import read_number, settings_of
@@ -201,21 +201,29 @@ def with_drafting(
     *,
     corpora: Sequence[str] | None = None,
     remember: bool = False,
+    profile: str = "",
 ) -> LoadOptions:
-    """Return all options of `load`. drafters: as typed. drafting: of DRAFTING_OPTIONS."""
+    """Return all options of `load`. drafters: as typed. drafting: of DRAFTING_OPTIONS. profile: "auto" is
+    "" if a draft, drafters or their settings are given."""
     settings = dict(drafting)
     exact_greedy = settings.pop("exact_greedy", False)
+    chosen = LoadOptions.of(None, None, drafters, **settings).drafting
+    is_given = models.draft is not None or drafters is not None or chosen.given.keys() > {"drafters"}
     return replace(
         models,
-        drafting=LoadOptions.of(None, None, drafters, **settings).drafting,
+        drafting=chosen,
         engine=replace(models.engine, exact_greedy=exact_greedy),
         corpora=tuple(corpora or ()),
         remember=remember,
+        profile="" if profile == AUTO and (is_given or exact_greedy) else profile,
     )
 
 
 REMEMBER = ("remember", bool, False, "--remember", "", "Store answers, and draft from them.")
-MEMORY_OPTIONS = OptionGroup([keyword_option("corpora", None, Corpora), *option_table(DRAFTING, REMEMBER)])
+MEMORY_OPTIONS = OptionGroup([
+    keyword_option("corpora", None, Corpora), *option_table(DRAFTING, REMEMBER),
+    keyword_option("profile", AUTO, Profile),
+])  # fmt: skip
 
 
 def _grammar(

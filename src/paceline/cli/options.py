@@ -95,6 +95,16 @@ Drafters = Annotated[
 ]
 Seed = Annotated[int | None, option(SAMPLING, "--seed", "N", "Seed. Default: random, printed.", minimum=0)]
 Corpora = Annotated[list[str] | None, option(DRAFTING, "--corpus", "NAME", "Draft from corpora.", env=False)]
+Profile = Annotated[
+    str,
+    option(
+        DRAFTING,
+        "--profile",
+        "NAME",
+        "Settings of `paceline tune`; none: without. Default: auto, which takes those for this model and "
+        "machine unless drafts are set by other options.",
+    ),
+]
 AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
 Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]
 

@@ -16,13 +16,25 @@ from paceline.cli.output import print_note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.server.settings import ServerSettings, keys_of, with_context
+from paceline.settings import AUTO
 from paceline.speculative.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
 LIMITS = "Limits"
 REPLICAS = "Replicas"
 # Options that the servers of other engines have, too.
-SHARED = {"rest", "drafters", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"}
+SHARED = {
+    "rest",
+    "drafters",
+    "corpora",
+    "profile",
+    "engine",
+    "host",
+    "port",
+    "api_key",
+    "api_key_file",
+    "alias",
+}
 ADDRESS_OPTIONS = OptionGroup([
     *option_table(
         SERVER,
@@ -68,6 +80,7 @@ def serve(
     drafters: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
+    profile: options.Profile = AUTO,
     address: Any,
     settings: Any,
     sampling: Any,
@@ -82,7 +95,7 @@ def serve(
 
     models = replace(models, target=models.target or "zoo:smollm2")
     names = address["alias"] or [default_name(str(models.target))]
-    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora)
+    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora, profile=profile)
     keys = read_keys(address["api_key"], address["api_key_file"])
     if rest and engine is None:
         raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
