@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from paceline.bench.run_file import Run
 from paceline.bench.runner import Runner, Tick, Watch
 from paceline.bench.suites.workload import Item, filter_size, interleaved, length, load, sample_items
 from paceline.bench.summary import summarize
+from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import facts_or_note
 from paceline.plan import model_files
 from paceline.settings import AUTO, Drafting
@@ -38,6 +39,13 @@ GATE_TIME_SHARE = 1 / 3  # of a time limit, for the gate of a sampled bench
 
 def unwatched(_: Mapping[str, int]) -> AbstractContextManager[Tick]:
     return nullcontext(lambda _: None)
+
+
+def context_for(items: Sequence[Item], facts: ModelFacts | None) -> int:
+    """Return a context length for the longest prompts; 0 leaves it to the model."""
+    if facts is None or max(map(length, items)) < LONG_ITEM_CHARACTERS:
+        return 0
+    return min(LONGEST_CONTEXT, facts.n_ctx or 0)
 
 
 class Bench:
@@ -86,7 +94,8 @@ class Bench:
         plan, run = self._plan, self.run
         longest = max(method.drafting.n_draft for method in self._methods)
         # Passes of one shape (exact_greedy) fit the longest draft.
-        engine = replace(plan.models.engine, n_ctx=plan.models.engine.n_ctx or self._context())
+        n_ctx = plan.models.engine.n_ctx or context_for(self._every, self._facts)
+        engine = replace(plan.models.engine, n_ctx=n_ctx)
         drafting = Drafting(drafters=(AUTO,), n_draft=longest)
         options = replace(plan.models, target=self._target, engine=engine, drafting=drafting)
         models = stack.enter_context(LoadedModels(options, self._draft, keep_prompts=plan.keep_prompts))
@@ -123,12 +132,6 @@ class Bench:
         meaningless = {"ttft": None} if self._plan.keep_prompts else {}
         if run.groups:
             run.results = [asdict(one) | meaningless for one in summarize(rows, run.groups, PLAIN)]
-
-    def _context(self) -> int:
-        """Return a context length for the suite's longest prompts; 0 leaves it to the model."""
-        if self._facts is None or max(map(length, self._every)) < LONG_ITEM_CHARACTERS:
-            return 0
-        return min(LONGEST_CONTEXT, self._facts.n_ctx or 0)
 
     def _items(self, models: LoadedModels) -> list[Item]:
         """Return the items for the model's size, with a time limit in the order of `interleaved`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from paceline.bench.jsonl import located
@@ -18,10 +19,12 @@ TYPES: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str
 
 @dataclass(frozen=True)
 class Method:
-    """A decoding method. drafting: the shared settings with the changes in its name."""
+    """A decoding method. drafting: the shared settings with the changes in its name.
+    draft: a draft of its own; None for the bench's, if it uses one."""
 
     name: str
     drafting: Drafting = field(repr=False)
+    draft: Path | None = None
 
     @property
     def plain(self) -> bool:
@@ -41,7 +44,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     """Parse a method. settings: fields of Drafting that its name may override. Raises UsageError."""
     names, *changes = text.strip().split(":")
     drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
-    own = dict(_change(text, change) for change in changes)
+    own = dict(read_change(f"method {text!r}", change) for change in changes)
     # Only a draft model has a vocabulary to translate.
     shared = {n: v for n, v in settings.items() if n != "cross_vocab" or uses_draft(drafters)}
     with located(f"method {text.strip()!r}"):
@@ -67,11 +70,13 @@ def check_draft(methods: Sequence[Method], given: bool) -> None:
         raise UsageError(unused if given else missing)
 
 
-def _change(text: str, change: str) -> tuple[str, Any]:
+def read_change(place: str, change: str) -> tuple[str, Any]:
+    """Return a field of Drafting and its value. change: NAME=VALUE. Raises UsageError, which begins with
+    the place."""
     name, _, value = change.partition("=")
     kinds: dict[str, Callable[[str], Any]] = {f.name: TYPES[str(f.type)] for f in fields(Drafting)[1:]}
     try:
         return name, value if kinds[name] is str else read_number(kinds[name], value)
     except (KeyError, ValueError):
         why, names = f"{change!r} is no setting{did_you_mean(name, kinds)}", ", ".join(kinds)
-        raise UsageError(f"method {text!r}: {why}; write NAME=NUMBER with one of {names}") from None
+        raise UsageError(f"{place}: {why}; write NAME=NUMBER with one of {names}") from None

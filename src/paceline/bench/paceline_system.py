@@ -15,7 +15,7 @@ from paceline.bench.method import Method
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.drafter_factory import make_drafter, make_policy
 from paceline.drafters.compose import learners
-from paceline.drafts import open_confidence, open_draft
+from paceline.drafts import kind_of, open_confidence, open_draft
 from paceline.loading import load_plan, or_without_mtp
 from paceline.plan import LoadPlan, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
@@ -30,8 +30,8 @@ from paceline.system.home import to_stderr
 
 class LoadedModels(AbstractContextManager["LoadedModels"]):
     """The owner of a bench's target and draft model, each loaded once.
-    given: of the target, with the longest draft of any method. The draft is loaded at its first use, to
-    attribute memory: `memory` is resident bytes without it, `draft_memory` what loading it added.
+    given: of the target, with the longest draft of any method. A draft is loaded at its first use, to
+    attribute memory: `memory` is resident bytes without it, `draft_memory` what loading the last one added.
     keep_prompts: see BenchPlan."""
 
     def __init__(self, given: LoadOptions, draft: Path | None = None, *, keep_prompts: bool = False) -> None:
@@ -48,43 +48,47 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
         self.plain, self._plan = or_without_mtp(resolve(replace(given, draft=draft)), load_target)
         self._draft_path = self._plan.draft
         self._corpora = Corpora.find(given.corpora, self.plain.target.vocab)
-        self._draft = self.plain.draft
-        self._costs: dict[bool, DecodingCosts] = {}  # without and with the draft model
+        self._drafts: dict[Path, Backend] = {}
+        if self._draft_path is not None and self.plain.draft is not None:
+            self._drafts[self._draft_path] = self.plain.draft
+        self._costs: dict[Path | None, DecodingCosts] = {}  # without a draft, and with each
         self.memory = self.draft_memory = 0
 
     def llm(self, method: Method) -> LLM:
         """Return the target with the drafters of a method. Raises as `load` does."""
         drafting, target = method.drafting, self.plain.target
-        draft = self._load_draft(self._draft_path) if self._draft_path and method.uses_draft else None
-        costs = self._pass_costs(draft) if drafting.policy == "rate" else None
-        confidence = None if draft is None else self._confidence
+        path = (method.draft or self._draft_path) if method.uses_draft else None
+        draft = self._load_draft(path) if path is not None else None
+        costs = self.pass_costs(path) if drafting.policy == "rate" else None
+        confidence = self._confidence if path is not None and path == self._draft_path else None
         drafter, drafting = make_drafter(drafting, target, draft, self._corpora, costs, to_stderr, confidence)
         policy = make_policy(drafting, costs)
         return LLM(target, drafter, drafting, draft, corpora=self._corpora, policy=policy)
 
-    def _pass_costs(self, draft: Backend | None) -> DecodingCosts:
-        """Return the pass costs. All methods update them and share the target's."""
-        key = draft is not None
-        if key not in self._costs:
+    def pass_costs(self, path: Path | None = None) -> DecodingCosts:
+        """Return the pass costs with a draft. All methods update them and share the target's."""
+        if path not in self._costs:
+            draft = None if path is None else self._load_draft(path)
             costs = costs_of(self.plain.target, draft)
             for other in self._costs.values():
                 costs.target = other.target
             refresh(costs, draft)
-            self._costs[key] = costs
-        return self._costs[key]
+            self._costs[path] = costs
+        return self._costs[path]
 
     def _load_draft(self, path: Path) -> Backend:
-        if self._draft is None:
+        if path not in self._drafts:
             before = resident()
-            self._draft = open_draft(path, self.plain.target, self._plan.draft_settings)
+            plan = replace(self._plan, draft=path, kind=kind_of(path))
+            self._drafts[path] = open_draft(path, self.plain.target, plan.draft_settings)
             self.draft_memory = max(0, resident() - before)
-        return self._draft
+        return self._drafts[path]
 
     def __exit__(self, *_: object) -> None:
-        for drafted, costs in self._costs.items():
-            save(self.plain.target, self._draft if drafted else None, costs)
-        if self._draft is not None:
-            self._draft.close()
+        for path, costs in self._costs.items():
+            save(self.plain.target, None if path is None else self._drafts[path], costs)
+        for draft in self._drafts.values():
+            draft.close()
         self.plain.close()
 
 

@@ -51,7 +51,7 @@ class Runner:
 
     def warm_up(self, items: Sequence[Item]) -> None:
         """Answer the first possible item plainly, which warms the target up and shows its memory."""
-        if not any(map(self._prepare, items)):
+        if not any(map(self.prepare, items)):
             why = next(iter(self.skipped), "the suite has no items of this --size")
             raise UsageError(f"nothing to ask: {why}")
         self._models.memory = self._models.memory or resident()
@@ -76,7 +76,7 @@ class Runner:
         others = [entry.system for entry in self.entries if not isinstance(entry.system, PacelineSystem)]
         return {one.name: one.version() for one in others}
 
-    def _prepare(self, item: Item) -> bool:
+    def prepare(self, item: Item) -> bool:
         """Return whether an item has a request; if not, note the reason. Its plain answer is computed, which
         other systems must repeat and later items of a session refer to."""
         if item.id in self._tried:
@@ -113,7 +113,7 @@ class Runner:
             entry.sampled = NOT_CHECKED if isinstance(entry.system, PacelineSystem) else SAMPLES_ELSEWHERE
         with self._watch({"gate": len(items)}) as tick:
             for item in items:
-                if (not checked or perf_counter() < until) and self._prepare(item):
+                if (not checked or perf_counter() < until) and self.prepare(item):
                     checked.append(item)
                     request = as_greedy(self.requests[item.id])
                     for entry in self.entries[1:]:
@@ -155,7 +155,7 @@ class Runner:
                         late = elapsed * (1 + work_of(item) / done_work) > seconds
                         if late or not left_out.isdisjoint(item.earlier):
                             left_out.add(item.id)
-                    if item.id in left_out or not self._prepare(item) or again:
+                    if item.id in left_out or not self.prepare(item) or again:
                         for _ in self.entries:
                             tick("measure")
                         continue

@@ -24,6 +24,7 @@ from paceline.cli import (
     run,
     serve,
     train,
+    tune,
     variants,
 )
 from paceline.cli.help import VARIABLE, GroupedCommand, print_completions
@@ -42,6 +43,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     chat.chat: "Talk with a model.",
     certify.certify: "Check that drafting changes nothing.",
     bench.bench: "Measure methods and other systems.",
+    tune.tune: "Find the fastest settings for a model here.",
     replay.replay: "Score drafters on recorded requests.",
     pairs.check: "Check whether a draft fits.",
     pairs.pairs: "Find models, and drafts for one.",
@@ -56,7 +58,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
 }
 for _command, _help in COMMANDS.items():
     app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
-for _name, _group in {"corpus": corpus, "views": variants, "zoo": models}.items():
+for _name, _group in {"corpus": corpus, "profile": tune, "views": variants, "zoo": models}.items():
     app.add_typer(_group.app, name=_name)
 
 

@@ -1,0 +1,193 @@
+"""`paceline tune`, `paceline try` and `paceline profile`: find settings for a model here, and keep them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import chdir
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import groups, options
+from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
+from paceline.cli.help import GroupedCommand
+from paceline.cli.interrupts import INTERRUPTED, Interrupts
+from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.output import print_json, print_note, print_record
+from paceline.cli.references import resolve_models, resolved
+from paceline.speculative.errors import UsageError
+from paceline.tune.plan import TunePlan
+
+if TYPE_CHECKING:
+    from paceline.tune.record import TuneRecord
+
+WHAT = "What is tuned"
+app = options.command_group("List, show and remove the settings that were found (docs/tune.md).")
+TUNE_OPTIONS = OptionGroup([
+    *option_table(
+        WHAT,
+        ("drafts", list[str] | None, None, "-md --model-draft", "MODEL",
+         "A draft model or head; may be repeated."),
+        ("sweeps", list[str] | None, None, "--sweep", "NAME=A,B",
+         "Only measure these values of a setting (n_draft, p_min, draft_temp, threads, ...); k: lengths of "
+         "drafts while they pay. May be repeated."),
+        env=False,
+    ),
+    *setting_options(WHAT, TunePlan, "minutes", "task", "suite", "n", "temperature", "seed", "profile",
+                     renamed={"n": "-n --n-predict", "temperature": "--temp"}, env=False),
+    *option_table(OUTPUT, ("no_save", bool, False, "--no-save", "", "Save no profile.")),
+    *option_table(
+        OUTPUT,
+        ("out", Path | None, None, "-o --out", "FILE", "A new file for the record."),
+        ("interrupted", Path | None, None, "--continue", "FILE", "Continue an interrupted tune."),
+        env=False,
+    ),
+])  # fmt: skip
+TUNED_MODELS = groups.model_options(
+    "target", "n_ctx", "threads", "gpu_layers", "flash_attention", "cache_type", "kernels", "device", "dtype"
+)
+
+
+@with_option_groups(plan=TUNE_OPTIONS, models=TUNED_MODELS, drafting=groups.DRAFTING_OPTIONS)
+def tune(
+    *,
+    context: typer.Context,
+    plan: Any,
+    models: Any,
+    drafters: options.Drafters = None,
+    drafting: Any,
+    corpora: options.Corpora = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """Find the fastest settings for a model on this machine, and save them as a profile.
+
+    Candidates answer the same prompts in turns with plain decoding; one that changes the output is out. The
+    best is compared with the defaults on other prompts, and saved only if it is faster there."""
+    out, interrupted, no_save = plan.pop("out"), plan.pop("interrupted"), plan.pop("no_save")
+    if interrupted is not None:
+        sources = {name: str(context.get_parameter_source(name)) for name in context.params}
+        given = {name for name, source in sources.items() if source.endswith("COMMANDLINE")}
+        if given - {"interrupted", "as_json"}:
+            raise UsageError("--continue: a tune goes on with its own settings; give only --json with it")
+        return _continue(interrupted, as_json)
+    from paceline.tune.record import new_path
+
+    drafting.pop("exact_greedy")
+    if out is not None:
+        from paceline.bench.run_file import require_new
+
+        require_new(out)
+    chosen = groups.with_drafting(models, drafters, drafting).drafting
+    loading = replace(resolve_models(models), corpora=tuple(corpora or ()))
+    base = {name: value for name, value in chosen.given.items() if name != "drafters"}
+    drafts = tuple(str(resolved(name)) for name in plan["drafts"] or ())
+    plan |= {"drafts": drafts, "sweeps": tuple(plan["sweeps"] or ())}
+    names = () if drafters is None else chosen.drafters
+    tune_plan = TunePlan(models=loading, drafting=base, drafters=names, save=not no_save, **plan)
+    return _run(tune_plan, as_json, file=out or new_path())
+
+
+def _continue(file: Path, as_json: bool) -> int:
+    from paceline.tune.record import read
+
+    stored = read(file.absolute())
+    if stored.conclusion.get("status") == "done":
+        raise UsageError(f"{file}: is complete: there is nothing left to measure")
+    try:
+        plan = TunePlan.read(stored.plan)
+        with chdir(stored.folder):
+            return _run(plan, as_json, stored=stored)
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{file}: is no record of `paceline tune` ({error})") from error
+    except FileNotFoundError as error:
+        raise UsageError(f"{file}: was begun in {stored.folder} ({error.strerror})") from error
+
+
+def _run(plan: TunePlan, as_json: bool, **more: Any) -> int:
+    """Tune, print, and return the exit code. more: arguments of `Tuning`."""
+    from paceline.report.tune import write
+
+    record = measure(plan, **more)
+    print_record(record.as_dict(), as_json, write)
+    if record.conclusion.get("status") == "interrupted":
+        return INTERRUPTED
+    return 0
+
+
+def measure(plan: TunePlan, **more: Any) -> TuneRecord:
+    from paceline.cli.progress import progress
+    from paceline.tune.tuning import Tuning
+
+    with Interrupts() as interrupts:
+        tuning = Tuning(plan, watch=partial(progress, interrupts=interrupts), **more)
+        try:
+            return tuning.run()
+        except BaseException:
+            if tuning.record.provenance and tuning.record.path is not None:
+                print_note(f"`paceline tune --continue {shlex.quote(str(tuning.record.path))}` goes on")
+            raise
+
+
+def _profiles() -> list[dict[str, Any]]:
+    from paceline.plan import machine
+    from paceline.storage import profiles
+
+    here = machine()
+    return [
+        asdict(one) | {"here": one.machine == here, "file": str(one.path), "command": one.command}
+        for one in profiles.every(print_note)
+    ]
+
+
+Name = Annotated[str, argument("NAME", "The profile; `paceline profile list` has the names.")]
+Model = Annotated[str | None, option(WHAT, "-m --model", "MODEL", "Only that of this model.")]
+
+
+@app.command("list", cls=GroupedCommand)
+def list_profiles(*, as_json: options.AsJson = False) -> int:
+    """List the profiles, with the model and the settings."""
+    from paceline.report.tune import write_profiles
+
+    found = _profiles()
+    if as_json:
+        print_json({"profiles": found})
+    elif found:
+        write_profiles(found, sys.stdout)
+    else:
+        print_note("there are no profiles; `paceline tune -m MODEL` makes one")
+    return 0
+
+
+@app.command("show", cls=GroupedCommand)
+def show(*, name: Name, model: Model = None) -> int:
+    """Print a profile's file. It may be edited: fields of `settings` are keywords of `paceline.load`."""
+    for one in _chosen(name, model):
+        print_note(one["file"])
+        sys.stdout.write(Path(one["file"]).read_text("utf-8"))
+    return 0
+
+
+@app.command("rm", cls=GroupedCommand)
+def remove(*, name: Name, model: Model = None) -> int:
+    """Remove a profile of this machine."""
+    for one in _chosen(name, model):
+        Path(one["file"]).unlink()
+        print_note(f"{one['file']}: removed")
+    return 0
+
+
+def _chosen(name: str, model: str | None) -> list[dict[str, Any]]:
+    """Return the profiles of this name on this machine. Raises UsageError if there is none."""
+    found = [one for one in _profiles() if one["name"] == name and one["here"]]
+    if model is not None:
+        from paceline.system.home import file_fingerprint
+
+        fingerprint = file_fingerprint(resolved(model))
+        found = [one for one in found if one["target"]["fingerprint"] == fingerprint]
+    if not found:
+        raise UsageError(f"no profile {name!r} here: `paceline profile list` lists them")
+    return found

@@ -1,0 +1,359 @@
+"""Sweeps and the search: candidates answer the same items in turns, and only lossless ones get a speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from paceline.backends.recorded import Recording
+from paceline.bench.bench import TIMED_MAX_TOKENS, context_for, unwatched
+from paceline.bench.gate import Contestant
+from paceline.bench.method import PLAIN, Method
+from paceline.bench.paceline_system import LoadedModels, PacelineSystem
+from paceline.bench.prompts import RequestBuilder
+from paceline.bench.provenance import provenance
+from paceline.bench.replay.replay import ReplayContext
+from paceline.bench.runner import Runner, Watch
+from paceline.bench.suites import workload
+from paceline.bench.suites.workload import GROUPS, Item
+from paceline.bench.summary import Interval, ratio, summarize
+from paceline.bench.system import ItemMeasurements
+from paceline.doctor.drafts import TASKS
+from paceline.drafts import kind_of
+from paceline.fits import drafters_of
+from paceline.hardware.threads import choose_threads, logical_cores, physical_cores
+from paceline.models.headers.header import facts_or_note
+from paceline.plan import machine, model_files
+from paceline.report.bench import MIN_ITEMS
+from paceline.settings import AUTO, Drafting
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.validation import unknown
+from paceline.storage.corpora import Corpora
+from paceline.storage.profiles import Profile
+from paceline.system.locks import run_lock
+from paceline.tune import record as records
+from paceline.tune.plan import ADAPTIVE, ENGINE_SETTINGS, Sweep, TunePlan, engine_changes
+from paceline.tune.record import Stage, TuneRecord
+from paceline.tune.search import draft_methods, method_of, search_copiers
+
+LONGEST_DRAFT = 32  # tokens
+K_UP, K_DOWN = (8, 12, 16, 24), (4, 2)
+GOOD_ACCEPTANCE = 0.6  # from which longer drafts are tried
+MIN_GAIN = 1.02  # of a longer draft; below it the curve is flat
+REPLAY_SHARE, ROUNDS_SHARE, THREADS_SHARE = 0.15, 0.6, 0.7  # of the time: the ends of the phases
+FINALISTS = 3
+AUTO_SETTINGS = {"drafters": (AUTO,)}
+PLAIN_METHOD = method_of({"drafters": ("none",)})
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A method, and engine settings of its own, for which the model is loaded again."""
+
+    method: Method
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return ":".join([self.method.name, *(f"{name}={value}" for name, value in self.engine.items())])
+
+
+Point = tuple[Candidate, dict[str, Any]]  # with its result
+
+
+class Tuning:
+    """A tune from its plan to its record. stored: an interrupted record to continue.
+    Raises UsageError for a plan that cannot be run, before anything is loaded."""
+
+    def __init__(
+        self, plan: TunePlan, *, file: Path | None = None, stored: TuneRecord | None = None,
+        watch: Watch = unwatched,
+    ) -> None:  # fmt: skip
+        self.plan, self._watch = plan, watch
+        self.record = stored or TuneRecord(plan.as_dict(), file)
+        if plan.task not in TASKS:
+            raise unknown("task", plan.task, TASKS)
+        self._drafts = [Path(draft) for draft in plan.drafts]
+        self._target, _ = model_files(plan.models.target, None, ())
+        self._facts = facts_or_note(self._target, lambda _: None)
+        self._items = workload.load(plan.suite or self._suite())
+        # The points of a sweep draft with the first draft, or copy from the text.
+        usual = drafters_of(kind_of(self._drafts[0]))[:1] if self._drafts else ["lookup"]
+        self._base = {"drafters": plan.drafters or tuple(usual), **plan.drafting}
+        method_of(self._base)
+
+    def _suite(self) -> str:
+        """Return the suites of the task; for a model without a chat template, texts to complete."""
+        suite = TASKS[self.plan.task]
+        if self._facts is not None and self._facts.chat_template:
+            return suite
+        text = suite.removeprefix("real-")
+        return "toy" if suite == "real" else text if text in GROUPS["toy"] else suite
+
+    def run(self) -> TuneRecord:
+        """Measure, decide, save the profile, and return the record; after Ctrl-C that of what was done."""
+        plan = self.plan
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(run_lock(records.new_path().parent))  # two would disturb each other
+                self._load(stack)
+                self._start, self._seconds = perf_counter(), 60 * plan.minutes
+                if plan.sweeps:
+                    best = [self._sweep(Sweep.parse(text)) for text in plan.sweeps][-1]
+                    if plan.profile:
+                        self._conclude(best)
+                else:
+                    self._conclude(self._search())
+        except KeyboardInterrupt:
+            self.record.conclude(status="interrupted")
+        return self.record
+
+    def _load(self, stack: ExitStack) -> None:
+        plan = self.plan
+        n_ctx = plan.models.engine.n_ctx or context_for(self._items, self._facts)
+        engine = replace(plan.models.engine, n_ctx=n_ctx)
+        drafting = Drafting(drafters=(AUTO,), n_draft=LONGEST_DRAFT)
+        self._options = replace(plan.models, target=self._target, engine=engine, drafting=drafting)
+        first = self._drafts[0] if self._drafts else None
+        self._models = stack.enter_context(LoadedModels(self._options, first, keep_prompts=True))
+        llm, sampling = self._models.plain, Sampling(temperature=plan.temperature)
+        prompts = RequestBuilder(llm, n=None, sampling=sampling, seed=plan.seed)
+        self._runner = Runner(self._models, PLAIN_METHOD, prompts, self._watch)
+        stack.callback(self._runner.close)
+        size = "full" if llm.target.caps.n_ctx >= 4096 else "tiny"
+        limit = min(plan.n, TIMED_MAX_TOKENS)
+        items = [
+            replace(item, max_tokens=min(item.max_tokens, limit))
+            for item in workload.interleaved(workload.filter_size(self._items, size))
+        ]
+        # Alternately, and items of one session together.
+        halves: dict[str, int] = {}
+        for item in items:
+            halves.setdefault(item.session or item.id, len(halves) % 2)
+        self._tuning = [item for item in items if not halves[item.session or item.id]]
+        self._held_out = [item for item in items if halves[item.session or item.id]]
+        self._runner.warm_up(items)
+        request = {"n": plan.n, "temperature": plan.temperature, "seed": plan.seed}
+        self.record.begin(provenance(llm, request) | {"suite": plan.suite or self._suite()})
+
+    def _left(self, share: float) -> float:
+        """Return the time by which a share of the minutes has passed."""
+        return self._start + share * self._seconds
+
+    def _measure(
+        self, stage: str, candidates: Sequence[Candidate], items: Sequence[Item], until: float
+    ) -> list[dict[str, Any]]:
+        """Return the results of the candidates beside plain decoding's, or those of an interrupted tune."""
+        stored = self.record.stages.setdefault(stage, Stage())
+        if stored.results is not None:
+            return stored.results
+        runner = self._runner
+        del runner.entries[1:]
+        with ExitStack() as stack:
+            for candidate in candidates:
+                models = self._models
+                if candidate.engine:
+                    engine = replace(self._options.engine, **candidate.engine)
+                    options = replace(self._options, engine=engine)
+                    first = self._drafts[0] if self._drafts else None
+                    models = stack.enter_context(LoadedModels(options, first, keep_prompts=True))
+                system = PacelineSystem(replace(candidate.method, name=candidate.name), models)
+                runner.entries.append(Contestant(system, candidate.method.drafting.budget, runner.plain))
+            if self.plan.temperature:
+                runner.check(items[:2], Sampling(temperature=self.plan.temperature), self.plan.seed, until)
+            for group in runner.rounds(items, 1, list(stored.groups), until):
+                self.record.add(stage, group)
+            rows = [entry.row for entry in runner.entries]
+        results = [asdict(one) for one in summarize(rows, stored.groups, PLAIN) if not one.category]
+        if not results:  # of one category
+            results = [asdict(one) for one in summarize(rows, stored.groups, PLAIN)]
+        self.record.end(stage, results=results)
+        return results
+
+    def _sweep(self, sweep: Sweep) -> Candidate:
+        """Measure the points of a sweep, note the conclusion, and return the best."""
+        name = f"sweep {sweep.name}"
+        if sweep.name == ADAPTIVE:
+            points, why = self._adaptive_sweep(name)
+        elif sweep.name in ENGINE_SETTINGS:
+            method, points, why = method_of(self._base, self._first), [], ""
+            for value in sweep.values:  # one more model at a time
+                points += self._points(f"{name}={value}", [Candidate(method, {sweep.name: value})])
+        else:
+            points, why = self._points(name, [self._point({sweep.name: value}) for value in sweep.values]), ""
+        best, result = max(points, key=lambda point: _speedup(point[1]))
+        note = f"best: {best.name}, {_text(result)} plain decoding{why and '; ' + why}"
+        self.record.end(next(reversed(self.record.stages)), note=note)
+        return best if _speedup(result) > 1 else Candidate(PLAIN_METHOD)
+
+    def _adaptive_sweep(self, name: str) -> tuple[list[Point], str]:
+        """Try drafts of 8 tokens, then longer ones while acceptance is good and speed rises, or shorter."""
+        points, lengths = list[Point](), list(K_UP)
+        while lengths:
+            k = lengths.pop(0)
+            points += self._points(f"{name}={k}", [self._point({"n_draft": k})])
+            rate = points[-1][1]["acceptance_rate"] or 0.0
+            best = max(_speedup(result) for _, result in points[:-1]) if points[:-1] else 0.0
+            if _speedup(points[-1][1]) < MIN_GAIN * best:
+                return points, f"with K={k} the curve is flat"
+            if k >= K_UP[0] and rate < GOOD_ACCEPTANCE:
+                lengths = list(K_DOWN) if k == K_UP[0] else []
+                why = f"acceptance with K={k} is {rate:.0%}, below {GOOD_ACCEPTANCE:.0%}"
+        return points, why if rate < GOOD_ACCEPTANCE else "no longer one was tried"
+
+    @property
+    def _first(self) -> Path | None:
+        return self._drafts[0] if self._drafts else None
+
+    def _point(self, change: Mapping[str, Any]) -> Candidate:
+        base = dict(self._base)
+        if "n_draft" in change and not {"policy", "p_min"} & base.keys():
+            base["policy"] = "fixed"  # others end drafts before the length that is measured
+        if "p_min" in change:
+            base["policy"] = "p_min"
+        return Candidate(method_of({**base, **change}, self._first))
+
+    def _points(self, stage: str, candidates: Sequence[Candidate]) -> list[Point]:
+        until = perf_counter() + self._seconds / max(1, len(self.plan.sweeps)) / (
+            len(K_UP) if ADAPTIVE in stage.split() else 1
+        )
+        results = self._measure(stage, candidates, [*self._tuning, *self._held_out], until)
+        by_name = {result["system"]: result for result in results}
+        return [(candidate, by_name[candidate.name]) for candidate in candidates]
+
+    def _search(self) -> Candidate:
+        """Replay settings of copiers, and let the best and those of drafts answer in knock-out rounds."""
+        plan = self.plan
+        alive = [Candidate(method_of(AUTO_SETTINGS, self._first))]
+        alive += self._replayed() if not plan.temperature else []
+        for draft in self._drafts:
+            alive += map(Candidate, draft_methods(draft, plan.drafting))
+        alive = list({candidate.name: candidate for candidate in alive}.values())
+        n, at, number = 1, 0, 1
+        until = self._left(ROUNDS_SHARE)
+        while len(alive) > 1 and at < len(self._tuning) and (number == 1 or perf_counter() < until):
+            items = self._tuning[at : at + n]
+            if number == 1:
+                each = (perf_counter() - self._start) / max(1, len(self._runner.requests))
+                alive = alive[: max(FINALISTS, int((until - perf_counter()) / 2 / max(each, 1e-3)))]
+            results = self._measure(f"round {number}", alive, items, until)
+            lossless = {result["system"] for result in results if result["lossless"]}
+            alive = [one for one in alive if one.name in lossless] or alive[:1]
+            alive.sort(key=lambda one: -self._value(one.name))
+            alive = alive[: max(FINALISTS, (len(alive) + 1) // 2)]
+            number, at, n = number + 1, at + n, 2 * n
+        best = alive[0]
+        threads = [n for n in {physical_cores(), logical_cores()} if n != self._threads]
+        if threads and perf_counter() < self._left(THREADS_SHARE) and "threads" not in best.engine:
+            others = [replace(best, engine={"threads": n}) for n in threads]
+            self._measure("threads", [best, *others], self._tuning[:at], self._left(THREADS_SHARE))
+            best = max([best, *others], key=lambda one: self._value(one.name))
+        return best
+
+    @property
+    def _threads(self) -> int:
+        return choose_threads(self._options.engine.threads)
+
+    def _replayed(self) -> list[Candidate]:
+        """Return the best methods without a draft, by replays of plain answers; those of a stored record."""
+        stage = self.record.stages.setdefault("replay", Stage())
+        if not stage.candidates:
+            runner, models, until = self._runner, self._models, self._left(REPLAY_SHARE / 2)
+            for item in self._tuning:
+                if perf_counter() < until or len(runner.requests) < MIN_ITEMS:
+                    runner.prepare(item)
+            recordings = [
+                Recording(request.tokens, runner.plain.greedy_tokens[id_])
+                for id_, request in runner.requests.items()
+            ]
+            target = models.plain.target
+            corpora = Corpora.find(self._options.corpora, target.vocab)
+            context = ReplayContext(target.vocab, target.text, corpora, None, models.pass_costs())
+            found = search_copiers(
+                recordings, context, self.plan.drafting, seed=self.plan.seed, n=FINALISTS,
+                seconds=max(1.0, self._left(REPLAY_SHARE) - perf_counter()),
+            )  # fmt: skip
+            candidates = [[speedup, method.drafting.given] for speedup, method in found]
+            note = f"predicted from recorded answers; the best: {found[0][1].name}, {found[0][0]:.2f}x"
+            self.record.end("replay", candidates=candidates, note=note, results=[])
+        return [Candidate(method_of(settings)) for _, settings in self.record.stages["replay"].candidates]
+
+    def _value(self, name: str) -> float:
+        """Return the speedup of a candidate over plain decoding, in all stages before the last check."""
+        groups = [group for stage in self.record.stages.values() for group in stage.groups]
+        gain = ratio(groups, name, PLAIN)
+        return 0.0 if gain is None else gain.value
+
+    # The conclusion
+
+    def _conclude(self, best: Candidate) -> None:
+        """Compare the best with the defaults on held-out prompts, and save what is fastest as a profile."""
+        default = Candidate(method_of(AUTO_SETTINGS, self._first))
+        candidates = [default] if best.name in (default.name, PLAIN) else [default, best]
+        results = self._measure("held out", candidates, self._held_out, self._left(1.0))
+        groups = self.record.stages["held out"].groups
+        lossless = {result["system"]: result["lossless"] for result in results}
+        measured = {name: self._gain(groups, name, PLAIN) for name in (default.name, best.name)}
+        over_default = self._gain(groups, best.name, default.name) if best.name in lossless else None
+        n_items = len({group.item for group in groups})
+        chosen, why = decide(best.name, default.name, measured, over_default, n_items)
+        if not lossless.get(chosen, True):
+            chosen, why = default.name, f"{chosen} was not lossless on held-out prompts"
+        profile = None
+        if self.plan.save and chosen != default.name and n_items >= MIN_ITEMS:
+            profile = self._profile(best if chosen == best.name else Candidate(PLAIN_METHOD), measured)
+            profile.save()
+        self.record.conclude(
+            status="done", chosen=chosen, why=why, items=n_items,
+            speedups={name: gain and asdict(gain) for name, gain in measured.items()},
+            over_default=over_default and asdict(over_default),
+            profile=profile and {"name": profile.name, "file": str(profile.path), "command": profile.command},
+        )  # fmt: skip
+
+    @staticmethod
+    def _gain(groups: Sequence[ItemMeasurements], name: str, base: str) -> Interval | None:
+        return None if name == base or not groups else ratio(groups, name, base)
+
+    def _profile(self, best: Candidate, measured: Mapping[str, Interval | None]) -> Profile:
+        method, plan = best.method, self.plan
+        settings: dict[str, Any] = {"drafters": list(method.drafting.drafters)}
+        settings |= {name: value for name, value in method.drafting.given.items() if name != "drafters"}
+        draft = method.draft if method.uses_draft else None
+        if draft is not None:
+            settings["draft"] = str(draft.absolute()) if draft.exists() else str(draft)
+        settings |= {**engine_changes(plan.models.engine), **best.engine, **plan.role}
+        target = self._models.plain.target
+        identity = {"name": target.name, "fingerprint": target.identity()["model"]}
+        return Profile(
+            plan.profile or plan.task, plan.task, identity, machine(), settings,
+            tuned=date.today().isoformat(),
+            measured={name: gain and asdict(gain) for name, gain in measured.items()},
+        )  # fmt: skip
+
+
+def decide(
+    best: str, default: str, over_plain: Mapping[str, Interval | None], over_default: Interval | None, n: int
+) -> tuple[str, str]:
+    """Return the choice among plain decoding, the default and the best of the search, and the reason.
+    over_plain, over_default: speedups on held-out prompts. n: number of prompts."""
+    gains = {name: gain.value for name, gain in over_plain.items() if gain is not None}
+    if n < MIN_ITEMS:
+        return default, f"too few held-out prompts were measured ({n} of {MIN_ITEMS}): more --minutes"
+    if not gains or max(gains.values()) <= 1.0:
+        return PLAIN, "nothing was faster than plain decoding on held-out prompts: don't speculate"
+    if best == default or over_default is None or over_default.value <= 1.0 or gains.get(best, 0.0) <= 1.0:
+        return default, "nothing was faster than the defaults on held-out prompts"
+    return best, f"{over_default.value:.2f}x the defaults on held-out prompts"
+
+
+def _speedup(result: Mapping[str, Any]) -> float:
+    return result["speedup"]["value"] if result["lossless"] and result["speedup"] else 0.0
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    return f"{_speedup(result):.2f}x"
