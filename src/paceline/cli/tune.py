@@ -125,7 +125,10 @@ def measure(plan: TunePlan, **more: Any) -> TuneRecord:
     with Interrupts() as interrupts:
         tuning = Tuning(plan, watch=partial(progress, interrupts=interrupts), **more)
         try:
-            return tuning.run()
+            record = tuning.run()
+            for line in tuning.skipped:
+                print_note(f"skipped: {line}")
+            return record
         except BaseException:
             if tuning.record.provenance and tuning.record.path is not None:
                 print_note(f"`paceline tune --continue {shlex.quote(str(tuning.record.path))}` goes on")

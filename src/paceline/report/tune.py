@@ -18,7 +18,8 @@ def write(record: Record, file: IO[str]) -> None:
     by_title: dict[str, list[Record]] = {}
     notes: dict[str, str] = {}
     for stage in record["stages"]:
-        title = stage["stage"].partition("=")[0]  # of a sweep whose points are stages
+        # The points of a sweep may be stages. Of the rounds, each candidate's last one is shown.
+        title = "rounds" if stage["stage"].startswith("round ") else stage["stage"].partition("=")[0]
         by_title.setdefault(title, []).extend(stage["results"])
         notes[title] = stage["note"] or notes.get(title, "")
     blocks = [_block(title, results) for title, results in by_title.items()]
@@ -52,7 +53,6 @@ def _block(title: str, results: Sequence[Record]) -> Block:
         (
             printable(result["system"]),
             bar(result["speedup"]["value"], largest) if _has_speed(result) else "",
-            number(result["speed"], ".1f"),
             interval(result["speedup"]) if _has_speed(result) else NOT_MEASURED,
             number(result["acceptance_rate"], ".2f"),
             number(result["acceptance_length"], ".2f"),
@@ -60,7 +60,7 @@ def _block(title: str, results: Sequence[Record]) -> Block:
         )
         for result in unique
     ]
-    columns = ("candidate", "", "t/s", "speedup", "accept.\nrate", "accept.\nlength", "lossless")
+    columns = ("candidate", "", "speedup", "accept.\nrate", "accept.\nlength", "lossless")
     return Block(title, columns, tuple(rows), 2)
 
 

@@ -46,7 +46,7 @@ K_UP, K_DOWN = (8, 12, 16, 24), (4, 2)
 GOOD_ACCEPTANCE = 0.6  # from which longer drafts are tried
 MIN_GAIN = 1.02  # of a longer draft; below it the curve is flat
 REPLAY_SHARE, ROUNDS_SHARE, THREADS_SHARE = 0.15, 0.6, 0.7  # of the time: the ends of the phases
-FINALISTS = 3
+FINALISTS, MAX_ROUNDS = 3, 6
 AUTO_SETTINGS = {"drafters": (AUTO,)}
 PLAIN_METHOD = method_of({"drafters": ("none",)})
 
@@ -111,6 +111,7 @@ class Tuning:
                     self._conclude(self._search())
         except KeyboardInterrupt:
             self.record.conclude(status="interrupted")
+        self.skipped = list(dict.fromkeys(self._runner.skipped))
         return self.record
 
     def _load(self, stack: ExitStack) -> None:
@@ -131,12 +132,7 @@ class Tuning:
             replace(item, max_tokens=min(item.max_tokens, limit))
             for item in workload.interleaved(workload.filter_size(self._items, size))
         ]
-        # Alternately, and items of one session together.
-        halves: dict[str, int] = {}
-        for item in items:
-            halves.setdefault(item.session or item.id, len(halves) % 2)
-        self._tuning = [item for item in items if not halves[item.session or item.id]]
-        self._held_out = [item for item in items if halves[item.session or item.id]]
+        self._tuning, self._held_out = split(items)
         self._runner.warm_up(items)
         request = {"n": plan.n, "temperature": plan.temperature, "seed": plan.seed}
         self.record.begin(provenance(llm, request) | {"suite": plan.suite or self._suite()})
@@ -187,24 +183,35 @@ class Tuning:
         else:
             points, why = self._points(name, [self._point({sweep.name: value}) for value in sweep.values]), ""
         best, result = max(points, key=lambda point: _speedup(point[1]))
-        note = f"best: {best.name}, {_text(result)} plain decoding{why and '; ' + why}"
+        by_category = self._best_by_category([candidate for candidate, _ in points])
+        note = f"best: {best.name}, {_text(result)} plain decoding{why and '; ' + why}{by_category}"
+        if _speedup(result) <= 1:
+            note = f"nothing was faster than plain decoding; {note}"
         self.record.end(next(reversed(self.record.stages)), note=note)
         return best if _speedup(result) > 1 else Candidate(PLAIN_METHOD)
 
+    def _best_by_category(self, points: Sequence[Candidate]) -> str:
+        """Return the best point of each kind of content, as a phrase; "" for a single kind."""
+        groups = [group for stage in self.record.stages.values() for group in stage.groups]
+        kinds = dict.fromkeys(group.category for group in groups)
+        best = {kind: max(points, key=lambda one: self._value(one.name, kind)).name for kind in kinds}
+        texts = [f"{kind} {name} {self._value(name, kind):.2f}x" for kind, name in best.items()]
+        return f"; by content: {', '.join(texts)}" if len(kinds) > 1 else ""
+
     def _adaptive_sweep(self, name: str) -> tuple[list[Point], str]:
         """Try drafts of 8 tokens, then longer ones while acceptance is good and speed rises, or shorter."""
-        points, lengths = list[Point](), list(K_UP)
+        points, lengths, why = list[Point](), list(K_UP), ""
         while lengths:
             k = lengths.pop(0)
             points += self._points(f"{name}={k}", [self._point({"n_draft": k})])
             rate = points[-1][1]["acceptance_rate"] or 0.0
             best = max(_speedup(result) for _, result in points[:-1]) if points[:-1] else 0.0
             if _speedup(points[-1][1]) < MIN_GAIN * best:
-                return points, f"with K={k} the curve is flat"
+                return points, f"K={k} is no faster"
             if k >= K_UP[0] and rate < GOOD_ACCEPTANCE:
                 lengths = list(K_DOWN) if k == K_UP[0] else []
                 why = f"acceptance with K={k} is {rate:.0%}, below {GOOD_ACCEPTANCE:.0%}"
-        return points, why if rate < GOOD_ACCEPTANCE else "no longer one was tried"
+        return points, why
 
     @property
     def _first(self) -> Path | None:
@@ -229,29 +236,31 @@ class Tuning:
     def _search(self) -> Candidate:
         """Replay settings of copiers, and let the best and those of drafts answer in knock-out rounds."""
         plan = self.plan
-        alive = [Candidate(method_of(AUTO_SETTINGS, self._first))]
-        alive += self._replayed() if not plan.temperature else []
+        for item in self._tuning:
+            if perf_counter() < self._left(REPLAY_SHARE / 2) or len(self._runner.requests) < MIN_ITEMS:
+                self._runner.prepare(item)
+        each = (perf_counter() - self._start) / max(1, len(self._runner.requests))  # seconds of an answer
+        replayed = self._replayed() if not plan.temperature else []
+        alive = [Candidate(method_of(AUTO_SETTINGS, self._first)), *replayed[:1]]
         for draft in self._drafts:
             alive += map(Candidate, draft_methods(draft, plan.drafting))
-        alive = list({candidate.name: candidate for candidate in alive}.values())
-        n, at, number = 1, 0, 1
         until = self._left(ROUNDS_SHARE)
-        while len(alive) > 1 and at < len(self._tuning) and (number == 1 or perf_counter() < until):
-            items = self._tuning[at : at + n]
-            if number == 1:
-                each = (perf_counter() - self._start) / max(1, len(self._runner.requests))
-                alive = alive[: max(FINALISTS, int((until - perf_counter()) / 2 / max(each, 1e-3)))]
+        most = max(FINALISTS, int((until - perf_counter()) / 3 / max(each, 1e-3)))  # in the first round
+        alive = list({candidate.name: candidate for candidate in [*alive, *replayed]}.values())[:most]
+        n, at, number = 1, 0, 1
+        while len(alive) > 1 and (number == 1 or (number <= MAX_ROUNDS and perf_counter() < until)):
+            items = [self._tuning[i % len(self._tuning)] for i in range(at, at + n)]
             results = self._measure(f"round {number}", alive, items, until)
             lossless = {result["system"] for result in results if result["lossless"]}
             alive = [one for one in alive if one.name in lossless] or alive[:1]
             alive.sort(key=lambda one: -self._value(one.name))
             alive = alive[: max(FINALISTS, (len(alive) + 1) // 2)]
-            number, at, n = number + 1, at + n, 2 * n
+            number, at, n = number + 1, at + n, min(2 * n, len(self._tuning))
         best = alive[0]
         threads = [n for n in {physical_cores(), logical_cores()} if n != self._threads]
         if threads and perf_counter() < self._left(THREADS_SHARE) and "threads" not in best.engine:
             others = [replace(best, engine={"threads": n}) for n in threads]
-            self._measure("threads", [best, *others], self._tuning[:at], self._left(THREADS_SHARE))
+            self._measure("threads", [best, *others], self._tuning, self._left(THREADS_SHARE))
             best = max([best, *others], key=lambda one: self._value(one.name))
         return best
 
@@ -263,10 +272,7 @@ class Tuning:
         """Return the best methods without a draft, by replays of plain answers; those of a stored record."""
         stage = self.record.stages.setdefault("replay", Stage())
         if not stage.candidates:
-            runner, models, until = self._runner, self._models, self._left(REPLAY_SHARE / 2)
-            for item in self._tuning:
-                if perf_counter() < until or len(runner.requests) < MIN_ITEMS:
-                    runner.prepare(item)
+            runner, models = self._runner, self._models
             recordings = [
                 Recording(request.tokens, runner.plain.greedy_tokens[id_])
                 for id_, request in runner.requests.items()
@@ -283,10 +289,10 @@ class Tuning:
             self.record.end("replay", candidates=candidates, note=note, results=[])
         return [Candidate(method_of(settings)) for _, settings in self.record.stages["replay"].candidates]
 
-    def _value(self, name: str) -> float:
-        """Return the speedup of a candidate over plain decoding, in all stages before the last check."""
+    def _value(self, name: str, category: str = "") -> float:
+        """Return the speedup of a candidate over plain decoding in all stages so far."""
         groups = [group for stage in self.record.stages.values() for group in stage.groups]
-        gain = ratio(groups, name, PLAIN)
+        gain = ratio([group for group in groups if category in ("", group.category)], name, PLAIN)
         return 0.0 if gain is None else gain.value
 
     # The conclusion
@@ -334,6 +340,19 @@ class Tuning:
             tuned=date.today().isoformat(),
             measured={name: gain and asdict(gain) for name, gain in measured.items()},
         )  # fmt: skip
+
+
+def split(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the items to tune on, and those held out: alternately, MIN_ITEMS of them at least, and items of
+    a session together."""
+    units: dict[str, list[Item]] = {}
+    for item in items:
+        units.setdefault(item.session or item.id, []).append(item)
+    tuning, held_out = list[Item](), list[Item]()
+    for number, unit in enumerate(units.values()):
+        is_tuning = number % 2 == 0 and len(tuning) < max(1, len(items) - MIN_ITEMS)
+        (tuning if is_tuning else held_out).extend(unit)
+    return tuning, held_out
 
 
 def decide(
