@@ -60,6 +60,21 @@ def test_a_sweep_measures_each_value_beside_plain_decoding(plan: TunePlan, tmp_p
     assert read(file).as_dict() == json.loads(json.dumps(record.as_dict()))
 
 
+def test_a_sweep_of_quantisations_makes_each_draft_once_and_compares_it(plan: TunePlan, home: Path) -> None:
+    record = Tuning(replace(plan, sweeps=("quantisation=Q8_0,Q4_0",))).run()
+    results = record.stages["sweep quantisation"].results
+    assert results is not None
+    assert [result["system"] for result in results] == ["plain", "model:Q8_0", "model:Q4_0"]
+    note = record.stages["sweep quantisation"].note
+    assert "beside Q8_0, Q4_0 has " in note
+    made = {path.name: path.stat().st_mtime_ns for path in (home / "quantised").iterdir()}
+    assert len(made) == 2
+    Tuning(replace(plan, sweeps=("quantisation=Q8_0,Q4_0",))).run()
+    assert made == {path.name: path.stat().st_mtime_ns for path in (home / "quantised").iterdir()}
+    with pytest.raises(UsageError, match="quantisation"):
+        Tuning(replace(plan, sweeps=("quantisation=Q3",))).run()
+
+
 def test_an_adaptive_sweep_begins_with_8_tokens_and_says_why_it_ends(plan: TunePlan) -> None:
     record = Tuning(replace(plan, sweeps=("k",))).run()
     assert stages(record)[0] == "sweep k=8"

@@ -10,6 +10,8 @@ from typing import Any
 from paceline.backends.interface import Backend, BackendBuild, BackendModule, KernelStatus
 from paceline.fits import LLAMA_CPP, TOY, TRANSFORMERS
 from paceline.models.names import is_toy, is_transformers
+from paceline.speculative.errors import UsageError
+from paceline.system.home import file_fingerprint, home, make_private_folder
 from paceline.text.interface import Tokenizer
 
 
@@ -61,6 +63,20 @@ def resolve_kernels(path: Path, request: str) -> bool:
     """Return whether the backend of `path` computes with Paceline's kernels. Raises MissingExtraError.
     request: "auto" or "off"."""
     return request != "off" and kernel_status(path).path != ""
+
+
+def quantised(path: Path, kind: str, threads: int) -> Path:
+    """Return a copy of a GGUF model with weights of this type; it is made once, in Paceline's folder.
+    Raises UsageError, ModelError or OSError."""
+    if backend_name(path) != LLAMA_CPP:
+        raise UsageError(f"{path}: only GGUF files are quantised")
+    from paceline.backends.llama_cpp.quantise import quantise
+
+    out = home() / "quantised" / f"{path.stem}-{file_fingerprint(path)[:12]}-{kind}.gguf"
+    if not out.exists():
+        make_private_folder(out.parent)
+        quantise(path, out, kind, threads)
+    return out
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number, setting, validate_fields
 
 ADAPTIVE = "k"  # a sweep of n_draft that chooses its values
+QUANTISATION = "quantisation"  # of the draft model
 ENGINE_SETTINGS = {"threads": int, "cache_type": str, "kernels": str}  # each value loads the model again
 # Profiles with a task and settings of their own. What a role may change is bounded by the commands that
 # recommend it (`paceline experts`, `paceline prefill`).
@@ -38,13 +39,13 @@ class Sweep:
             return cls(ADAPTIVE)
         place, name = f"--sweep {text}", "n_draft" if name == ADAPTIVE else name
         parts = [one.strip() for one in values.split(",") if one.strip()]
-        if name in ENGINE_SETTINGS:
-            kind = ENGINE_SETTINGS[name]
+        if name in ENGINE_SETTINGS or name == QUANTISATION:
+            kind = ENGINE_SETTINGS.get(name, str)
             try:
                 made = tuple(one if kind is str else read_number(kind, one) for one in parts)
             except ValueError:
                 raise UsageError(f"{place}: must be whole numbers") from None
-            for value in made:
+            for value in made if name in ENGINE_SETTINGS else ():
                 make_settings(EngineOptions, {name: value})  # raises
         else:
             made = tuple(read_change(place, f"{name}={one}")[1] for one in parts or [""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -11,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.backends.recorded import Recording
+from paceline.backends.registry import quantised
 from paceline.bench.bench import TIMED_MAX_TOKENS, context_for, unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.method import PLAIN, Method
@@ -24,6 +26,7 @@ from paceline.bench.suites.workload import GROUPS, Item
 from paceline.bench.summary import Interval, ratio, summarize
 from paceline.bench.system import ItemMeasurements
 from paceline.doctor.drafts import TASKS
+from paceline.drafter_table import DRAFT
 from paceline.drafts import kind_of
 from paceline.fits import drafters_of
 from paceline.hardware.threads import choose_threads, logical_cores, physical_cores
@@ -31,13 +34,14 @@ from paceline.models.headers.header import facts_or_note
 from paceline.plan import machine, model_files
 from paceline.report.bench import MIN_ITEMS
 from paceline.settings import AUTO, Drafting
+from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.validation import unknown
 from paceline.storage.corpora import Corpora
 from paceline.storage.profiles import Profile
 from paceline.system.locks import run_lock
 from paceline.tune import record as records
-from paceline.tune.plan import ADAPTIVE, ENGINE_SETTINGS, Sweep, TunePlan, engine_changes
+from paceline.tune.plan import ADAPTIVE, ENGINE_SETTINGS, QUANTISATION, Sweep, TunePlan, engine_changes
 from paceline.tune.record import Stage, TuneRecord
 from paceline.tune.search import draft_methods, method_of, search_copiers
 
@@ -53,14 +57,17 @@ PLAIN_METHOD = method_of({"drafters": ("none",)})
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A method, and engine settings of its own, for which the model is loaded again."""
+    """A method. engine: settings of its own, for which the model is loaded again. quantisation: of its draft
+    model."""
 
     method: Method
     engine: Mapping[str, Any] = field(default_factory=dict)
+    quantisation: str = ""
 
     @property
     def name(self) -> str:
-        return ":".join([self.method.name, *(f"{name}={value}" for name, value in self.engine.items())])
+        changes = [f"{name}={value}" for name, value in self.engine.items()]
+        return ":".join([self.method.name, *changes, *filter(None, [self.quantisation])])
 
 
 Point = tuple[Candidate, dict[str, Any]]  # with its result
@@ -180,6 +187,8 @@ class Tuning:
             method, points, why = method_of(self._base, self._first), [], ""
             for value in sweep.values:  # one more model at a time
                 points += self._points(f"{name}={value}", [Candidate(method, {sweep.name: value})])
+        elif sweep.name == QUANTISATION:
+            points, why = self._quantised_points(name, sweep.values)
         else:
             points, why = self._points(name, [self._point({sweep.name: value}) for value in sweep.values]), ""
         best, result = max(points, key=lambda point: _speedup(point[1]))
@@ -212,6 +221,22 @@ class Tuning:
                 lengths = list(K_DOWN) if k == K_UP[0] else []
                 why = f"acceptance with K={k} is {rate:.0%}, below {GOOD_ACCEPTANCE:.0%}"
         return points, why
+
+    def _quantised_points(self, name: str, kinds: Sequence[str]) -> tuple[list[Point], str]:
+        """Measure a draft model with these types of weights, the first of which is compared with."""
+        if self._first is None or kind_of(self._first) != DRAFT:
+            raise UsageError(f"--sweep {QUANTISATION}: is of a draft model: give one (-md)")
+        files = {kind: quantised(self._first, kind, self._threads) for kind in kinds}
+        points = self._points(name, [
+            Candidate(method_of(self._base, file), quantisation=kind) for kind, file in files.items()
+        ])  # fmt: skip
+        reference, rate = points[0][1], points[0][1]["acceptance_rate"] or math.nan
+        shares = [
+            f"{one.quantisation} has {(result['acceptance_rate'] or 0) / rate:.0%} of its acceptance and "
+            f"{_speedup(result) / max(_speedup(reference), 1e-9):.2f} of its speed"
+            for one, result in points[1:]
+        ]
+        return points, f"beside {kinds[0]}, {', '.join(shares)}" if shares else ""
 
     @property
     def _first(self) -> Path | None:
