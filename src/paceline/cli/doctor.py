@@ -22,6 +22,8 @@ MEASURING_OPTIONS = OptionGroup(option_table(
     ("context_lengths", str, "256,1024", "--context-lengths", "N,...", "Tokens in the cache before a pass."),
     ("rows", str, "", "--rows", "N,...", "Tokens of a pass. Default: 1 to 64."),
     ("seconds", float, 10.0, "--seconds", "X", "Time for the target, about."),
+    ("system", bool, False, "--system", "", "Only the settings of the system that matter, and what to type."),
+    ("checklist", bool, False, "--checklist", "", "Five checks of memory and drafts: measured, yes or no."),
     ("refresh", bool, False, "--refresh", "", "Measure again, in place of stored costs."),
 ))  # fmt: skip
 CROSS_VOCAB = next(option for option in DRAFTING_OPTIONS.parameters if option.name == "cross_vocab")
@@ -40,9 +42,9 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     models = resolve_models(models)
 
     from paceline.cli.progress import STEPS, by_share, progress
-    from paceline.doctor import diagnosis
+    from paceline.doctor import checklist, diagnosis
     from paceline.loading import load_options
-    from paceline.report.doctor import write, write_hardware
+    from paceline.report import doctor as report
     from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
     from paceline.speculative.policy.costs import context_bucket
     from paceline.storage.costs import MeasurementEffort
@@ -54,10 +56,19 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else TOKEN_COUNTS)
     hardware = diagnosis.probe_hardware(models.target, models.engine.kernels)
     record = {"hardware": hardware.as_dict()}
+    if measuring["system"]:
+        print_record(record["hardware"], as_json, report.write_settings)
+        return 0
+    if measuring["checklist"]:
+        work = {diagnosis.RUN: diagnosis.TICKS}
+        with Interrupts() as stop, load_options(models) as llm, progress(work, stop, at_end=False) as tick:
+            checks = checklist.check(llm, hardware, tick)
+        print_record({"checks": checks}, as_json, report.write_checks)
+        return 0
 
     def show_hardware() -> None:
         if not as_json:
-            write_hardware(record["hardware"], sys.stdout)
+            report.write_hardware(record["hardware"], sys.stdout)
             print(flush=True)  # the rest takes a while
 
     # Named drafters, unlike auto, measure nothing on loading.
@@ -77,7 +88,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
         if as_json:
             print_json(record)
         raise
-    print_record(record, as_json, write)
+    print_record(record, as_json, report.write)
     if record["stored"]:
         roles = " and ".join(record["stored"])
         print_note(f"{roles}: as measured before and updated by use; --refresh measures anew")

@@ -11,6 +11,7 @@ from paceline.hardware import cores, gpus, threads
 from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
 from paceline.hardware.files import Limits, SystemFiles, read_limits
 from paceline.hardware.gpus import Gpu
+from paceline.hardware.settings import SystemSetting, read_settings
 from paceline.hardware.threads import ThreadAdvice
 from paceline.system.home import cpu_name
 
@@ -68,6 +69,7 @@ class Hardware:
     offload: bool | None
     read_errors: tuple[str, ...]
     kernels: str | None = None
+    settings: tuple[SystemSetting, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object "hardware" of `doctor --json`."""
@@ -112,6 +114,7 @@ def probe(
         gpus=graphics,
         offload=offload,
         read_errors=tuple(files.read_errors),
+        settings=tuple(read_settings(files, found, limits, memory.swap_used)) if linux else (),
     )
 
 

@@ -8,7 +8,16 @@ from typing import IO, Any
 
 from paceline.report.bench import header
 from paceline.report.pairs import write_kinds
-from paceline.report.table import NOT_MEASURED, Block, bar, joined, size, write_phases, write_report
+from paceline.report.table import (
+    NOT_MEASURED,
+    Block,
+    bar,
+    joined,
+    size,
+    write_phases,
+    write_report,
+    write_table,
+)
 from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.policy.speedup_formulas import break_even
 from paceline.speculative.printable import printable
@@ -108,6 +117,25 @@ def milliseconds(seconds: float, minimum: float) -> str:
 def write_hardware(hardware: Record, file: IO[str]) -> None:
     for name, text in lines(hardware):
         paragraph(name, text, file)
+
+
+def write_settings(hardware: Record, file: IO[str]) -> None:
+    """Write the system's settings, with what to type for those that cost speed."""
+    columns = ("setting", "here", "what the engine uses", "fine", "to change it")
+    found = [one for one in hardware["settings"] if one["value"]]
+    rows = [(one["name"], one["value"], one["engine"], _yes(one["ok"]), one["advice"]) for one in found]
+    write_table(columns, [tuple(map(printable, row)) for row in rows], file)
+    if not found:
+        file.write(f"nothing is read on {hardware['system']}\n")
+
+
+def write_checks(record: Record, file: IO[str]) -> None:
+    rows = [(one["name"], _yes(one["ok"]), one["value"], one["advice"]) for one in record["checks"]]
+    write_table(("check", "", "measured", "what helps"), [tuple(map(printable, row)) for row in rows], file)
+
+
+def _yes(ok: bool | None) -> str:
+    return NOT_MEASURED if ok is None else "yes" if ok else "NO"
 
 
 def paragraph(name: str, text: str, file: IO[str]) -> None:
