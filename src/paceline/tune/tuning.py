@@ -28,11 +28,11 @@ from paceline.bench.system import ItemMeasurements
 from paceline.doctor.drafts import TASKS
 from paceline.drafter_table import DRAFT
 from paceline.drafts import kind_of
-from paceline.fits import drafters_of
+from paceline.fits import MTP, drafters_of
 from paceline.hardware.threads import choose_threads, logical_cores, physical_cores
 from paceline.models.headers.header import facts_or_note
 from paceline.plan import machine, model_files
-from paceline.report.bench import MIN_ITEMS
+from paceline.report.bench import MIN_ITEMS, overall
 from paceline.settings import AUTO, Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
@@ -51,23 +51,25 @@ GOOD_ACCEPTANCE = 0.6  # from which longer drafts are tried
 MIN_GAIN = 1.02  # of a longer draft; below it the curve is flat
 REPLAY_SHARE, ROUNDS_SHARE, THREADS_SHARE = 0.15, 0.6, 0.7  # of the time: the ends of the phases
 FINALISTS, MAX_ROUNDS = 3, 6
-AUTO_SETTINGS = {"drafters": (AUTO,)}
+DEFAULT_METHOD = method_of({"drafters": (AUTO,)})  # what a model has without a profile
 PLAIN_METHOD = method_of({"drafters": ("none",)})
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A method. engine: settings of its own, for which the model is loaded again. quantisation: of its draft
-    model."""
+    """A method. engine: settings of its own, for which the model is loaded again. label: of its draft, if
+    there are several."""
 
     method: Method
     engine: Mapping[str, Any] = field(default_factory=dict)
-    quantisation: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        changes = [f"{name}={value}" for name, value in self.engine.items()]
-        return ":".join([self.method.name, *changes, *filter(None, [self.quantisation])])
+        label = [self.label] if self.label else []
+        return ":".join(
+            [self.method.name, *label, *(f"{name}={value}" for name, value in self.engine.items())]
+        )
 
 
 Point = tuple[Candidate, dict[str, Any]]  # with its result
@@ -118,8 +120,12 @@ class Tuning:
                     self._conclude(self._search())
         except KeyboardInterrupt:
             self.record.conclude(status="interrupted")
-        self.skipped = list(dict.fromkeys(self._runner.skipped))
         return self.record
+
+    @property
+    def skipped(self) -> list[str]:
+        """The reasons of items that were not measured."""
+        return list(dict.fromkeys(self._runner.skipped))
 
     def _load(self, stack: ExitStack) -> None:
         plan = self.plan
@@ -127,8 +133,10 @@ class Tuning:
         engine = replace(plan.models.engine, n_ctx=n_ctx)
         drafting = Drafting(drafters=(AUTO,), n_draft=LONGEST_DRAFT)
         self._options = replace(plan.models, target=self._target, engine=engine, drafting=drafting)
-        first = self._drafts[0] if self._drafts else None
-        self._models = stack.enter_context(LoadedModels(self._options, first, keep_prompts=True))
+        # The target computes a sidecar of its own layers; other drafts are their methods'.
+        sidecars = [draft for draft in self._drafts if kind_of(draft) == MTP]
+        self._sidecar = sidecars[0] if sidecars else None
+        self._models = stack.enter_context(LoadedModels(self._options, self._sidecar, keep_prompts=True))
         llm, sampling = self._models.plain, Sampling(temperature=plan.temperature)
         prompts = RequestBuilder(llm, n=None, sampling=sampling, seed=plan.seed)
         self._runner = Runner(self._models, PLAIN_METHOD, prompts, self._watch)
@@ -155,6 +163,8 @@ class Tuning:
         stored = self.record.stages.setdefault(stage, Stage())
         if stored.results is not None:
             return stored.results
+        if stored.groups:  # of those that were measured before
+            candidates = [one for one in candidates if one.name in stored.groups[0].measurements]
         runner = self._runner
         del runner.entries[1:]
         with ExitStack() as stack:
@@ -163,8 +173,7 @@ class Tuning:
                 if candidate.engine:
                     engine = replace(self._options.engine, **candidate.engine)
                     options = replace(self._options, engine=engine)
-                    first = self._drafts[0] if self._drafts else None
-                    models = stack.enter_context(LoadedModels(options, first, keep_prompts=True))
+                    models = stack.enter_context(LoadedModels(options, self._sidecar, keep_prompts=True))
                 system = PacelineSystem(replace(candidate.method, name=candidate.name), models)
                 runner.entries.append(Contestant(system, candidate.method.drafting.budget, runner.plain))
             if self.plan.temperature:
@@ -172,9 +181,7 @@ class Tuning:
             for group in runner.rounds(items, 1, list(stored.groups), until):
                 self.record.add(stage, group)
             rows = [entry.row for entry in runner.entries]
-        results = [asdict(one) for one in summarize(rows, stored.groups, PLAIN) if not one.category]
-        if not results:  # of one category
-            results = [asdict(one) for one in summarize(rows, stored.groups, PLAIN)]
+        results = [*map(dict, overall([asdict(one) for one in summarize(rows, stored.groups, PLAIN)]))]
         self.record.end(stage, results=results)
         return results
 
@@ -228,11 +235,11 @@ class Tuning:
             raise UsageError(f"--sweep {QUANTISATION}: is of a draft model: give one (-md)")
         files = {kind: quantised(self._first, kind, self._threads) for kind in kinds}
         points = self._points(name, [
-            Candidate(method_of(self._base, file), quantisation=kind) for kind, file in files.items()
+            Candidate(method_of(self._base, file), label=kind) for kind, file in files.items()
         ])  # fmt: skip
         reference, rate = points[0][1], points[0][1]["acceptance_rate"] or math.nan
         shares = [
-            f"{one.quantisation} has {(result['acceptance_rate'] or 0) / rate:.0%} of its acceptance and "
+            f"{one.label} has {(result['acceptance_rate'] or 0) / rate:.0%} of its acceptance and "
             f"{_speedup(result) / max(_speedup(reference), 1e-9):.2f} of its speed"
             for one, result in points[1:]
         ]
@@ -266,9 +273,12 @@ class Tuning:
                 self._runner.prepare(item)
         each = (perf_counter() - self._start) / max(1, len(self._runner.requests))  # seconds of an answer
         replayed = self._replayed() if not plan.temperature else []
-        alive = [Candidate(method_of(AUTO_SETTINGS, self._first)), *replayed[:1]]
+        alive = [Candidate(DEFAULT_METHOD), *replayed[:1]]
         for draft in self._drafts:
-            alive += map(Candidate, draft_methods(draft, plan.drafting))
+            alive += [
+                Candidate(method, label=draft.stem if len(self._drafts) > 1 or AUTO in method.name else "")
+                for method in draft_methods(draft, plan.drafting)
+            ]
         until = self._left(ROUNDS_SHARE)
         most = max(FINALISTS, int((until - perf_counter()) / 3 / max(each, 1e-3)))  # in the first round
         alive = list({candidate.name: candidate for candidate in [*alive, *replayed]}.values())[:most]
@@ -324,7 +334,7 @@ class Tuning:
 
     def _conclude(self, best: Candidate) -> None:
         """Compare the best with the defaults on held-out prompts, and save what is fastest as a profile."""
-        default = Candidate(method_of(AUTO_SETTINGS, self._first))
+        default = Candidate(DEFAULT_METHOD)
         candidates = [default] if best.name in (default.name, PLAIN) else [default, best]
         results = self._measure("held out", candidates, self._held_out, self._left(1.0))
         groups = self.record.stages["held out"].groups
