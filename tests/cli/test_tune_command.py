@@ -68,6 +68,15 @@ def test_a_search_without_a_draft_ends_with_its_choice(target: str, suite: str, 
     assert command(capsys, "profile", "list", "--json").json == {"profiles": []}
 
 
+def test_try_without_a_draft_here_measures_copies_and_ends_with_its_choice(
+    target: str, capsys: Capture
+) -> None:
+    done = command(capsys, "try", target, "--minutes", "0.05")
+    assert "none here" in done.err
+    assert done.out.startswith("chosen: ")
+    assert done.out.count("\n") <= 3
+
+
 def test_a_profile_is_used_by_run_and_can_be_listed_shown_and_removed(target: str, capsys: Capture) -> None:
     identity = {"name": "tiny", "fingerprint": file_fingerprint(Path(target))}
     profile = Profile("any", "any", identity, machine(), {"drafters": ["lookup"], "n_draft": 3})

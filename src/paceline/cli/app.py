@@ -44,6 +44,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     certify.certify: "Check that drafting changes nothing.",
     bench.bench: "Measure methods and other systems.",
     tune.tune: "Find the fastest settings for a model here.",
+    tune.try_: "The whole way: drafts, measurements, a profile.",
     replay.replay: "Score drafters on recorded requests.",
     pairs.check: "Check whether a draft fits.",
     pairs.pairs: "Find models, and drafts for one.",
@@ -57,7 +58,9 @@ COMMANDS: dict[Callable[..., Any], str] = {
     models.pull: "Download a model.",
 }
 for _command, _help in COMMANDS.items():
-    app.command(cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
+    app.command(_command.__name__.strip("_"), cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(
+        _command
+    )
 for _name, _group in {"corpus": corpus, "profile": tune, "views": variants, "zoo": models}.items():
     app.add_typer(_group.app, name=_name)
 

@@ -39,7 +39,7 @@ def pull(
     from paceline.system.home import file_fingerprint
 
     reference = parse(model)
-    files = _downloaded(reference, offline) if reference.kind == HUB else local_files(model, reference)
+    files = downloaded(reference, offline) if reference.kind == HUB else local_files(model, reference)
     if as_json:
         records = [
             {
@@ -61,7 +61,7 @@ def pull(
     return 0
 
 
-def _downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
+def downloaded(reference: Reference, offline: bool) -> list[LocalFile]:
     from paceline.cli.interrupts import on_interrupt
     from paceline.models.stores.download import host
     from paceline.models.stores.download import pull as download

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,11 +89,11 @@ def pairs(
                 print_note(line)
             return 0
         notes = dict.fromkeys(inventory.notes)  # each once, in order
-        candidates = _candidates(facts, inventory, notes.setdefault)
+        candidates = draft_candidates(facts, inventory, notes.setdefault)
         n_ctx = engine.n_ctx or min(facts.n_ctx or MAX_CONTEXT, MAX_CONTEXT)
         wanted = AdviceRequest(task, n_ctx, engine.cache_type)
         n_measured = MEASURED_DRAFTS if measure else 0
-        advice = _advise(facts, candidates, wanted, engine, n_measured, notes.setdefault, interrupts)
+        advice = rank_drafts(facts, candidates, wanted, engine, n_measured, notes.setdefault, interrupts)
     advice["target"]["reference"] = target
     advice["kinds"] = what_fits(header_traits(resolved(str(target))))
     if as_json:
@@ -124,7 +124,22 @@ def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | No
         yield printable(f"{head.reference}: is a draft head ({config.kind}) for {whose}{advice}")
 
 
-def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
+def heads_for(target: Path, facts: ModelFacts, inventory: Inventory) -> list[str]:
+    """Return the names of the draft heads here that were made for a model like this, and open with it."""
+    from paceline.heads.files import head_config
+
+    def fits(path: Path) -> bool:
+        config = head_config(path)
+        return config is not None and config.target.vocab == facts.n_vocab and not try_head(target, path)[0]
+
+    found = list[str]()
+    for head in inventory.heads:
+        with suppress(ModelError):
+            found += [head.reference] if fits(head.path) else []
+    return found
+
+
+def draft_candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[DraftCandidate]:
     """Return every smaller model, and what drafts in the target's own file, with the compatibility."""
     from paceline.doctor.drafts import DraftCandidate, own_drafts
     from paceline.models.compatibility.check import compare_all
@@ -151,7 +166,7 @@ def _candidates(target: ModelFacts, inventory: Inventory, note: Note) -> list[Dr
     return [*found, *own_drafts(target)]
 
 
-def _advise(
+def rank_drafts(
     target: ModelFacts,
     candidates: Sequence[DraftCandidate],
     request: AdviceRequest,
@@ -209,7 +224,7 @@ def check(
     # What the target's own file has is of no matter for a head in another.
     reason = why_not(kind, known if is_view(paths[1]) else replace(known, mtp=None))
     if not reason and not is_view(paths[1]):
-        reason, text = _try_head(*paths)
+        reason, text = try_head(*paths)
     files = {"target": str(paths[0]), "draft": str(paths[1])}
     record = {**files, "kind": kind, "usable": not reason, "reason": reason or text}
     if as_json:
@@ -220,7 +235,7 @@ def check(
     return 3 if reason else 0
 
 
-def _try_head(target: Path, draft: Path) -> tuple[str, str]:
+def try_head(target: Path, draft: Path) -> tuple[str, str]:
     """Open a draft head with its target. Return the reason why it does not fit, and its description."""
     from paceline.backends.registry import open_engine
     from paceline.drafts import kind_of, open_draft

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from paceline.tune.record import TuneRecord
 
 WHAT = "What is tuned"
+MAX_DRAFTS = 3  # that are tried
 app = options.command_group("List, show and remove the settings that were found (docs/tune.md).")
 TUNE_OPTIONS = OptionGroup([
     *option_table(
@@ -133,6 +134,68 @@ def measure(plan: TunePlan, **more: Any) -> TuneRecord:
             if tuning.record.provenance and tuning.record.path is not None:
                 print_note(f"`paceline tune --continue {shlex.quote(str(tuning.record.path))}` goes on")
             raise
+
+
+PULL = ("pull", bool, False, "--pull", "", "Download a known draft if none is here, without asking.")
+TRY_OPTIONS = OptionGroup(
+    [*setting_options(WHAT, TunePlan, "minutes", "task", env=False), *option_table(WHAT, PULL)]
+)
+
+
+@with_option_groups(request=TRY_OPTIONS)
+def try_(
+    *, model: Annotated[str, argument("MODEL", "The model to be made faster, as for -m.")], request: Any,
+    as_json: options.AsJson = False,
+) -> int:  # fmt: skip
+    """Find the drafts for a model, measure for some minutes, and save what is fastest.
+
+    Says in three lines what `-m MODEL` does from now on. Drafts are looked for on this machine; a known one
+    is offered for download."""
+    from paceline.report.tune import write_conclusion
+    from paceline.settings import LoadOptions
+    from paceline.tune.record import new_path
+
+    pull = request.pop("pull")
+    target, drafts = resolved(model), _drafts_for(model, pull=pull)
+    print_note(f"drafts for {model}: {', '.join(drafts) or 'none here; copies from the text are tried'}")
+    paths = tuple(str(resolved(draft)) for draft in drafts)
+    record = measure(TunePlan(models=LoadOptions.of(target), drafts=paths, **request), file=new_path())
+    print_record(record.as_dict(), as_json, write_conclusion)
+    return INTERRUPTED if record.conclusion["status"] == "interrupted" else 0
+
+
+def _drafts_for(model: str, *, pull: bool) -> list[str]:
+    """Return the names of the best drafts and heads for a target that are here, or one that is pulled."""
+    from paceline.cli import pairs
+    from paceline.cli.models import downloaded
+    from paceline.doctor.drafts import MODEL, AdviceRequest
+    from paceline.models import zoo
+    from paceline.models.compatibility.check import MAPPABLE
+    from paceline.models.headers.header import read_model_facts
+    from paceline.models.stores.inventory import list_models
+    from paceline.models.stores.reference import parse
+    from paceline.settings import EngineOptions
+
+    facts = read_model_facts(resolved(model))
+    inventory = list_models([], own=zoo.installed_real_models())
+    candidates = pairs.draft_candidates(facts, inventory, print_note)
+    with Interrupts() as interrupts:
+        asked = (facts, candidates, AdviceRequest(), EngineOptions(), 0, print_note, interrupts)
+        advice = pairs.rank_drafts(*asked)
+    heads = pairs.heads_for(resolved(model), facts, inventory)
+    found = [
+        row["reference"] for row in advice["drafts"]
+        if row["drafter"] == MODEL and row["fits"] and row["verdict"] != MAPPABLE
+    ]  # fmt: skip
+    if found or heads or not advice["downloads"]:
+        return [*found, *heads][:MAX_DRAFTS]
+    known = advice["downloads"][0]
+    offer = f"{known['reference']} is a draft for it ({known['why']}): download it?"
+    if not pull and not (sys.stdin.isatty() and typer.confirm(offer, err=True)):
+        print_note(f"`paceline pull {known['reference']}` would get a draft for it: {known['why']}")
+        return []
+    downloaded(parse(known["reference"]), offline=False)
+    return [known["reference"]]
 
 
 def _profiles() -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import IO, Any
 from paceline.report.bench import header, interval
 from paceline.report.table import NOT_MEASURED, Block, bar, number, write_report, write_table
 from paceline.speculative.printable import count, printable
+from paceline.system.terminal import wrapped
 
 Record = Mapping[str, Any]
 
@@ -43,6 +44,10 @@ def conclusion(record: Record) -> list[str]:
         return [*lines, "no profile is saved"]
     saved = f"saved as profile {profile['name']}: {profile['command']}"
     return [*lines, printable(saved), "run, chat and serve use it for this model (--profile none: without)"]
+
+
+def write_conclusion(record: Record, file: IO[str]) -> None:
+    file.writelines(f"{wrapped(line, file)}\n" for line in conclusion(record))
 
 
 def _block(title: str, results: Sequence[Record]) -> Block:

@@ -269,7 +269,7 @@ class Tuning:
         """Replay settings of copiers, and let the best and those of drafts answer in knock-out rounds."""
         plan = self.plan
         for item in self._tuning:
-            if perf_counter() < self._left(REPLAY_SHARE / 2) or len(self._runner.requests) < MIN_ITEMS:
+            if perf_counter() < self._left(REPLAY_SHARE / 2) or len(self._runner.requests) < 2:
                 self._runner.prepare(item)
         each = (perf_counter() - self._start) / max(1, len(self._runner.requests))  # seconds of an answer
         replayed = self._replayed() if not plan.temperature else []
