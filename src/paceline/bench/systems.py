@@ -13,7 +13,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 
-PLAIN, LOOKUP, MODEL, MTP = ("none",), ("lookup",), ("model",), ("mtp",)
+PLAIN, LOOKUP, MODEL, MTP, EAGLE = ("none",), ("lookup",), ("model",), ("mtp",), ("eagle3",)
 # Drafters of each kind of program.
 BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-server": (PLAIN, LOOKUP, MODEL, LOOKUP + MODEL, MODEL + LOOKUP, MTP, LOOKUP + MTP, MTP + LOOKUP),
@@ -21,6 +21,7 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-speculative-simple": (MODEL,),
     "llama-lookup": (LOOKUP,),
     "transformers": (PLAIN, LOOKUP, MODEL),
+    "openvino-genai": (PLAIN, LOOKUP, MODEL, EAGLE),
     "openai": (PLAIN,),
 }
 
@@ -80,7 +81,12 @@ def start(
 
         return OpenAIServer(where, name=name)
     settings: dict[str, Any] = {"name": name, "threads": choose_threads(engine["threads"])}
-    settings |= {"n_draft": drafting.n_draft, "p_min": 0.0 if draft is None else drafting.p_min}
+    settings["n_draft"] = drafting.n_draft
+    if kind == "openvino-genai":
+        from paceline.bench.baselines.openvino import OpenVino
+
+        return OpenVino(where, target, draft, drafting=drafting.drafters[0], **settings)
+    settings["p_min"] = 0.0 if draft is None else drafting.p_min
     if kind == "transformers":
         from paceline.bench.baselines.hf import Transformers
 

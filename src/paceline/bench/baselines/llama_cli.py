@@ -27,6 +27,7 @@ FIGURES = (
     rf"n_drafted\s+= {COUNT}",
     rf"n_accept\s+= {COUNT}",
 )
+VOCABULARY = "draft model vocab"  # of the line about a draft that does not fit the target
 FRAME = "\n\n"
 BOS_ROOM = 64  # characters of the BOS token that is printed first
 
@@ -69,7 +70,12 @@ class LlamaProgram(System):
             prompt.write_text(request.prompt + "\n", encoding="utf-8", newline="")
             argv = [*self._argv, *self._arguments(request, prompt)]
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
-                self._peak = max(self._peak, process.run_to_end(self._timeout))
+                try:
+                    self._peak = max(self._peak, process.run_to_end(self._timeout))
+                except BaselineError as error:
+                    if VOCABULARY not in str(error):
+                        raise
+                    raise BaselineError(f"{error}. The pair does not fit: see `paceline check`") from error
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, request.prompt)
