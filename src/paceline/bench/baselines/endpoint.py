@@ -7,13 +7,13 @@ not trusted: its answers are limited in bytes and time, and pydantic rejects fie
 from __future__ import annotations
 
 import http.client
+import io
 import json
-import socket
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from time import perf_counter
 from typing import Annotated, Any, TypeVar
@@ -85,13 +85,11 @@ class Endpoint:
     headers: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        try:
+        with suppress(ValueError):  # of urlsplit
             parts = urlsplit(self.url)
-            is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            is_address = False
-        if not is_address:
-            raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
+            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                return
+        raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
 
     def fetch(
         self, path: str, body: Mapping[str, Any] | None = None, *, allowed: Sequence[int] = ()
@@ -99,16 +97,18 @@ class Endpoint:
         """Return the status and the answer of a GET, or of a POST of `body`, which may take decoding.
         allowed: statuses besides 200 that are no refusal."""
         seconds = self.timeout * (1 if body is None else MAX_ANSWER_TIMEOUTS)
-        with self._response(path, body, seconds, allowed) as (response, _):
-            return response.status, self._body(response)
+        with self._response(path, body, seconds, allowed) as (response, begin):
+            pieces = self._read(response, begin, MAX_BODY_BYTES)
+            return response.status, b"".join(piece for _, piece in pieces)
 
     def answer(self, path: str, body: Mapping[str, Any]) -> BenchAnswer:
         """Post a request, read the streamed answer to its end, and return it with its times."""
         with self._response(path, body, self.timeout * MAX_ANSWER_TIMEOUTS) as (response, start):
             pieces = self._read(response, start, LARGEST_STREAM)
         replies = [(at, self.validated(Reply, data)) for at, data in self.messages(pieces)]
-        if broken := next((reply.error for _, reply in replies if reply.error is not None), None):
-            raise BaselineError(f"{self.name} broke off: {error_message(broken)}")
+        for _, reply in replies:
+            if reply.error is not None:
+                raise BaselineError(f"{self.name} broke off: {error_message(reply.error)}")
         return self.measured(replies)
 
     def validated(self, kind: type[Message], data: bytes) -> Message:
@@ -116,8 +116,9 @@ class Endpoint:
         try:
             return kind.model_validate_json(data)
         except ValidationError as error:
-            why = f"its answer does not follow its API: {describe(error)}"
-            raise BaselineError(f"{self.name}: {why}") from error
+            raise BaselineError(
+                f"{self.name}: its answer does not follow its API: {describe(error)}"
+            ) from error
 
     @contextmanager
     def _response(
@@ -128,21 +129,28 @@ class Endpoint:
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
-        data = None if body is None else json.dumps(body).encode()
-        headers = dict(self.headers) if body is None else {"Content-Type": "application/json", **self.headers}
+        method, data, headers = "GET", None, dict(self.headers)
+        if body is not None:
+            method, data, headers["Content-Type"] = "POST", json.dumps(body).encode(), "application/json"
         try:
             connection.connect()
-            # Take the socket now: with "Connection: close" the connection drops it when the answer begins.
-            with deadline(connection.sock, seconds):
-                start, path = perf_counter(), parts.path.rstrip("/") + path
-                connection.request("GET" if body is None else "POST", path, data, headers)
-                with connection.getresponse() as response:
-                    if response.status not in (200, *allowed):
-                        message = error_message(self._body(response))
-                        raise BaselineError(f"{self.name} refused: {message} (HTTP {response.status})")
-                    yield response, start
+            start = perf_counter()
+            connection.response_class = partial(TimedResponse, end=start + seconds)  # type: ignore[assignment]
+            connection.request(method, parts.path.rstrip("/") + path, data, headers)
+            with connection.getresponse() as response:
+                if response.status not in (200, *allowed):
+                    pieces = self._read(response, start, MAX_BODY_BYTES)
+                    message = error_message(b"".join(piece for _, piece in pieces))
+                    raise BaselineError(f"{self.name} refused: {message} (HTTP {response.status})")
+                yield response, start
+        except OverdueError as error:
+            why = f"did not finish within {seconds:g} s, though it was sending"
+            raise BaselineError(f"{self.name} {why}") from error
+        except TimeoutError as error:
+            raise BaselineError(f"{self.name}: no response for {self.timeout:g} s") from error
         except (OSError, http.client.HTTPException) as error:
-            raise self._failed(error) from error
+            why = truncated(str(error)) or type(error).__name__
+            raise BaselineError(f"{self.name} at {self.url} broke off: {why}") from error
         finally:
             connection.close()
 
@@ -162,9 +170,6 @@ class Endpoint:
             elif now - last_data > self.timeout:
                 raise TimeoutError
         return pieces
-
-    def _body(self, response: http.client.HTTPResponse) -> bytes:
-        return b"".join(piece for _, piece in self._read(response, 0.0, MAX_BODY_BYTES))
 
     def messages(self, pieces: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
         """Return the messages of a stream. A message arrives with the piece that has the end of its line."""
@@ -219,15 +224,6 @@ class Endpoint:
             decoded=n_tokens - before, decoding=seconds, **reported,
         )  # fmt: skip
 
-    def _failed(self, error: Exception) -> BaselineError:
-        if isinstance(error, OverdueError):
-            return BaselineError(f"{self.name} {error}, though it was sending")
-        if isinstance(error, TimeoutError):
-            return BaselineError(f"{self.name} said nothing for {self.timeout:g} s")
-        if isinstance(error, ConnectionRefusedError | socket.gaierror):
-            return BaselineError(f"{self.name}: nobody answers at {self.url}: is the server running?")
-        return BaselineError(f"{self.name} broke off: {truncated(str(error)) or type(error).__name__}")
-
 
 def error_message(error: Any) -> str:
     """Return the message of an error, whose form differs between servers."""
@@ -235,8 +231,9 @@ def error_message(error: Any) -> str:
         with suppress(ValueError):
             error = from_json(error)
     if isinstance(error, Mapping):
-        inner = error.get("error", error)
-        error = inner.get("message") or inner.get("detail") or inner if isinstance(inner, Mapping) else inner
+        error = error.get("error", error)
+    if isinstance(error, Mapping):
+        error = error.get("message") or error.get("detail") or error
     return truncated(error.decode(errors="replace") if isinstance(error, bytes) else str(error))
 
 
@@ -244,29 +241,27 @@ class OverdueError(TimeoutError):
     """The server did not finish in time."""
 
 
-@contextmanager
-def deadline(line: socket.socket, seconds: float) -> Iterator[None]:
-    """Shut down the connection after so many seconds, from another thread, and raise OverdueError.
+class TimedResponse(http.client.HTTPResponse):
+    """A response of which every read raises OverdueError after `end` (by perf_counter).
     The timeout of a socket ends silence only, not a server that sends a byte now and then."""
-    overdue = threading.Event()
 
-    def end() -> None:
-        overdue.set()
-        with suppress(OSError):  # already closed
-            # The method of a TLS socket would clear the state that the reading thread uses.
-            socket.socket.shutdown(line, socket.SHUT_RDWR)
+    def __init__(self, *args: Any, end: float, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.fp = io.BufferedReader(TimedReader(self.fp.detach(), end))
 
-    timer, cause = threading.Timer(seconds, end), None
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except Exception as error:
-        if not overdue.is_set():
-            raise
-        cause = error
-    finally:
-        timer.cancel()
-        timer.join()
-    if overdue.is_set():
-        raise OverdueError(f"did not finish within {seconds:g} s") from cause
+
+class TimedReader(io.RawIOBase):
+    def __init__(self, line: io.RawIOBase, end: float) -> None:
+        self._line, self._end = line, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if perf_counter() > self._end:
+            raise OverdueError
+        return self._line.readinto(buffer)
+
+    def close(self) -> None:
+        self._line.close()
+        super().close()
