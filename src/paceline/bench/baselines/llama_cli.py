@@ -80,8 +80,8 @@ class LlamaProgram(System):
                 try:
                     return self._read(out, err, request.prompt)
                 except ValueError as error:
-                    message = f"its output cannot be read ({error}); its log: {process.log_excerpt()}"
-                    raise BaselineError(f"{self.name}: {message}") from error
+                    why = process.with_log(f"its output cannot be read ({error})")
+                    raise BaselineError(f"{self.name}: {why}") from error
 
     def _arguments(self, request: BenchRequest, prompt: Path) -> list[str]:
         n_predict = max(1, request.max_tokens - 1)  # it stops after exceeding it
