@@ -8,8 +8,8 @@ from time import sleep
 import pytest
 
 from hostile_server import OK, STREAM, UNTIL_CLOSED, endless, hostile, trickling, whole
-from paceline.bench.baselines import endpoint as module
-from paceline.bench.baselines.endpoint import Endpoint
+from paceline.bench.baselines import openai as module
+from paceline.bench.baselines.openai import Endpoint
 from paceline.bench.baselines.process import free_port
 from paceline.speculative.errors import BaselineError, UsageError
 

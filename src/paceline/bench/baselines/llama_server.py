@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.endpoint import Endpoint
+from paceline.bench.baselines.openai import Endpoint
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import BaselineError
