@@ -28,7 +28,7 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Parse KIND or KIND=WHERE, each as (kind, where). Raises BaselineError for a missing program."""
-    from paceline.bench.baselines.llama_server import find_program, find_server
+    from paceline.bench.baselines.llama_server import find_program
 
     out: list[tuple[str, str]] = []
     for text in texts:
@@ -41,7 +41,7 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
         if why:
             raise UsageError(f"--baseline {text}: {why}")
         if kind.startswith("llama-"):
-            find_server(where) if kind == "llama-server" else find_program(where or kind)
+            find_program(where or kind)
         out.append((kind, where))
     return out
 
@@ -93,9 +93,9 @@ def start(
         return Transformers(target, draft, drafting=drafting.drafters[0], **settings)
     settings |= {name: engine[name] for name in ("n_ctx", "flash_attention", "cache_type", "gpu_layers")}
     if kind == "llama-server":
-        from paceline.bench.baselines.llama_server import LlamaServer, find_server
+        from paceline.bench.baselines.llama_server import LlamaServer, find_program
 
-        method, command = ",".join(drafting.drafters), find_server(where or None)
+        method, command = ",".join(drafting.drafters), find_program(where)
         return LlamaServer(command, target, draft, method=method, samples=samples, **settings)
     from paceline.bench.baselines.llama_cli import LlamaProgram
 

@@ -46,7 +46,7 @@ class LlamaProgram(System):
         if p_min and not simple:
             raise UsageError(f"{name} knows no p_min, it always drafts on: give it p_min 0")
         self._n_ctx, self._n_draft, self._timeout, self._peak = n_ctx, n_draft, timeout, 0
-        self._argv = [llama_server.find_program(path or program)]
+        self._argv = [*llama_server.find_program(path or program)]
         # Absolute paths, as it runs in a folder of its own.
         paths = target.resolve(), draft and draft.resolve()
         self._argv += llama_server.model_arguments(*paths, n_ctx=n_ctx, **settings)

@@ -110,13 +110,11 @@ class BackgroundProgram:
 
     def memory(self) -> int | None:
         """Return the bytes of RAM of the program and its children; None if it has ended."""
-        rss = 0
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            for one in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    rss += int(one.memory_info().rss)
-        return rss or None
+            family = (process, *process.children(recursive=True))
+            return sum(int(one.memory_info().rss) for one in family) or None
+        return None
 
     def close(self) -> None:
         self._finalizer()
