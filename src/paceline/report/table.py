@@ -110,11 +110,8 @@ def details(run: Mapping[str, Any]) -> str:
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
         parts.append(f"acceptance rate {number(stats['acceptance_rate'])} ({shares})")
         parts.append(f"acceptance length {number(stats['acceptance_length'])}")
-        tried = [(name, s) for name, s in stats["by_source"].items() if s["tried"]]
-        hits = [
-            f"{name} {s['proposed'] / s['tried']:.0%} ({s['right']}/{s['proposed']} right)"
-            for name, s in tried
-        ]
+        tried = [(name, s["proposed"], s) for name, s in stats["by_source"].items() if s["tried"]]
+        hits = [f"{name} {n / s['tried']:.0%} ({s['right']}/{n} right)" for name, n, s in tried]
         parts.append(f"hit rate {', '.join(hits)}")
     if plain := run.get("plain_tokens_per_second"):
         parts.append(f"efficiency {number(efficiency(run, plain))}")
@@ -133,10 +130,8 @@ def efficiency(run: Mapping[str, Any], plain: float) -> float:
 def prompt(run: Mapping[str, Any]) -> list[str]:
     """Return what the cache had of the prompt, and the speed of the prefill of the rest."""
     speed = run["prompt_tokens_per_second"]
-    reused = [f"{count(run['n_cached'], 'token')} of the prompt reused"] if run.get("n_cached") else []
-    return reused + (
-        [] if speed is None else [f"prompt {count(run['n_read'], 'token')}, {speed:.1f} tokens/s"]
-    )
+    out = [f"{count(run['n_cached'], 'token')} of the prompt reused"] if run.get("n_cached") else []
+    return out if speed is None else [*out, f"prompt {count(run['n_read'], 'token')}, {speed:.1f} tokens/s"]
 
 
 def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
