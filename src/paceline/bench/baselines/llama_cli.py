@@ -73,9 +73,8 @@ class LlamaProgram(System):
                 try:
                     self._peak = max(self._peak, process.run_to_end(self._timeout))
                 except BaselineError as error:
-                    if VOCABULARY not in str(error):
-                        raise
-                    raise BaselineError(f"{error}. The pair does not fit: see `paceline check`") from error
+                    advice = ". They do not fit: see `paceline check`" if VOCABULARY in str(error) else ""
+                    raise BaselineError(f"{error}{advice}") from error
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, request.prompt)

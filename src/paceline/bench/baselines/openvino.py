@@ -34,24 +34,20 @@ class OpenVino(System):
         try:
             self._genai, self._tensor = import_module("openvino_genai"), import_module("openvino").Tensor
         except ImportError as error:
-            needs = "the baseline 'openvino-genai' needs a package: pip install openvino-genai"
-            raise MissingExtraError(needs) from error
+            raise MissingExtraError(f"{name} is not installed: pip install openvino-genai") from error
         folder, _, draft_folder = where.partition(",")
         target, draft = Path(folder or target), Path(draft_folder) if draft_folder else draft
         if draft is not None and is_view(draft):
             raise UsageError(f"{name}: drafts by a whole model, not by {draft}")
         self._drafts = {} if drafting == "none" else {"num_assistant_tokens": n_draft}
-        if drafting == "lookup":
-            self._drafts["max_ngram_size"] = MAX_NGRAM
-        if drafting in ("none", "lookup"):
-            draft = None
+        self._drafts |= {"max_ngram_size": MAX_NGRAM} if drafting == "lookup" else {}
+        draft = None if drafting in ("none", "lookup") else draft
         try:
             self._pipeline = self._open(model_path(target), draft and model_path(draft), threads)
         except Exception as error:  # each failure raises another type
-            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            why = f"{truncated(lines[-1])}; name exported folders: --baseline openvino-genai=TARGET,DRAFT"
-            files = " and ".join(path.name for path in (target, draft) if path)
-            raise BaselineError(f"{name} cannot load {files}: {why}") from error
+            why = truncated(str(error).strip().rpartition("\n")[2]) or type(error).__name__
+            advice = "name exported folders: --baseline openvino-genai=TARGET,DRAFT"
+            raise BaselineError(f"{name} cannot load {target.name}: {why}; {advice}") from error
 
     def _open(self, target: Path, draft: Path | None, threads: int) -> Any:
         pipeline, scheduler = self._genai.LLMPipeline, self._genai.SchedulerConfig()
