@@ -97,7 +97,7 @@ def test_a_stream_that_falls_silent_is_reported() -> None:
         yield STREAM + EVENT
         sleep(2)
 
-    with hostile(silent) as url, pytest.raises(BaselineError, match=r"^baseline: no response for 0.3 s$"):
+    with hostile(silent) as url, pytest.raises(BaselineError, match=r"^baseline gave no response for 0.3 s$"):
         streamed(Endpoint("baseline", url, 0.3, {}))
 
 

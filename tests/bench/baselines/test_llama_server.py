@@ -146,7 +146,7 @@ def test_server_that_went_on_without_drafts_is_refused(tmp_path: Path, line: str
 @pytest.mark.parametrize(
     ("mode", "complaint"),
     [
-        ("hangs", r"^fake: no response for 0.5 s$"),
+        ("hangs", r"^fake gave no response for 0.5 s$"),
         ("dies", r"^fake was ended by SIGSEGV; its log: .*ggml_abort: out of luck$"),
         ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
         ("stops", r"^fake ended its answer without saying how many tokens it has$"),

@@ -151,7 +151,7 @@ class Endpoint:
             why = f"did not finish within {seconds:g} s, though it was sending"
             raise BaselineError(f"{self.name} {why}") from error
         except TimeoutError as error:
-            raise BaselineError(f"{self.name}: no response for {self.timeout:g} s") from error
+            raise BaselineError(f"{self.name} gave no response for {self.timeout:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             why = truncated(str(error)) or type(error).__name__
             raise BaselineError(f"{self.name} at {self.url} broke off: {why}") from error
