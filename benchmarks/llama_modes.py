@@ -44,7 +44,7 @@ from rehearsal import RehearsedServer, SameText, rehearse, spelled
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.bench.baselines.llama_server import LlamaServer, find_server
+from paceline.bench.baselines.llama_server import LlamaServer, find_program
 from paceline.bench.bench import unwatched
 from paceline.bench.gate import Contestant
 from paceline.bench.method import Method, parse_all
@@ -119,7 +119,7 @@ def one_round(
             turns.add(parse_all(arguments.ours, {})[1:])
         for mode in some:
             server = (RehearsedServer if texts else LlamaServer)(
-                find_server(arguments.server),
+                find_program(arguments.server),
                 models.plain.target.path,
                 draft if mode.method == "model" else None,
                 name=mode.name,

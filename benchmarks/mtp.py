@@ -30,7 +30,7 @@ import numpy as np
 
 import paceline
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.bench.baselines.llama_server import LlamaServer, find_server
+from paceline.bench.baselines.llama_server import LlamaServer, find_program
 from paceline.bench.prompts import RequestBuilder
 from paceline.bench.suites import workload
 from paceline.hardware.threads import choose_threads
@@ -59,7 +59,7 @@ def accepted(path: Path, suite: str, items: int, n: int, drafts: int, server: st
         chosen = [item for item in workload.load(suite) if not item.session]
         chosen = [item for item in chosen if workload.length(item) < CONTEXT - n]  # a token has a character
         requests = [prompts.request(item, {}) for item in workload.sample_items(chosen, items)]
-        command = find_server(server)
+        command = find_program(server)
         with closing(
             LlamaServer(command, path, name="llama-server", method="mtp", n_draft=drafts, p_min=0.0,
                         n_ctx=CONTEXT, threads=threads)

@@ -29,7 +29,7 @@ from urllib.request import urlopen
 import httpx2 as httpx
 from clients import Load, Messages, ask, load
 
-from paceline.bench.baselines.llama_server import LlamaServer, find_server
+from paceline.bench.baselines.llama_server import LlamaServer, find_program
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.suites import workload
 from paceline.hardware.threads import choose_threads
@@ -128,7 +128,7 @@ def theirs(
     """mode: "none", or a method with n-max and p-min behind it."""
     method, *numbers = mode.split(":")
     started = LlamaServer(
-        find_server(server),
+        find_program(server),
         target,
         draft if method == "model" else None,
         name=mode,

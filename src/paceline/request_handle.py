@@ -85,7 +85,7 @@ class Generation:
     stop_reason: None if the answer has not ended.
     n_prompt: tokens of the prompt.
     n_prefilled: prompt tokens that were prefilled before the first draft; the others were in the KV cache,
-    shared the first draft's pass, or were left out. n_skipped: those left out (lossy prefill).
+    shared the first draft's pass, or were left out (n_skipped: lossy prefill). n_cached: those in the cache.
     prompt_seconds: time of those prefill passes, and of choosing what is left out.
     seconds: from the first draft to the last token.
     logprobs: one for each token, if the request has `logprobs`.
@@ -105,6 +105,7 @@ class Generation:
     drafting_summary: DraftingSummary | None = field(default=None, repr=False)
     n_prefilled: int = 0
     n_skipped: int = 0
+    n_cached: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -260,4 +261,5 @@ class RequestHandle:
             drafting_summary=summary,
             n_prefilled=self.n_prefilled,
             n_skipped=0 if active is None else active.n_skipped,
+            n_cached=0 if active is None else active.n_cached,
         )

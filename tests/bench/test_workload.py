@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.bench.suites.forms import DEFAULT_MAX_TOKENS, TO_BE_FETCHED
-from paceline.bench.suites.workload import Item, load, read, sample_items
+from paceline.bench.suites.workload import (
+    DEFAULT_MAX_TOKENS,
+    TO_BE_FETCHED,
+    Item,
+    load,
+    read,
+    sample_items,
+)
 from paceline.speculative.errors import UsageError
 
 GOOD = {"prompt": "def f("}

@@ -211,7 +211,7 @@ def test_program_that_fails_is_reported_and_others_keep_their_speeds(
     done = command(capsys, *alone, "--baseline", f"llama-server={server}", "--json")
     assert done.code == 1
     assert done.err.startswith("paceline: llama-server lookup: failed: llama-server lookup ")
-    assert done.err.count("said nothing for 0.5 s") == 2
+    assert done.err.count("no response for 0.5 s") == 2
     results = json.loads(done.out)["results"]
     overall = {result["system"]: result for result in results if not result["category"]}
     assert list(overall) == ["plain", "lookup", "llama-server", "llama-server lookup"]

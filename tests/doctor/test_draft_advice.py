@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from paceline.doctor.drafts import (
     NEVER_PAYS,
     AdviceRequest,
     DraftCandidate,
+    Measured,
     MeasuredFacts,
     advise,
+    measure,
     memory_needed,
     own_drafts,
 )
 from paceline.fits import USABLE
 from paceline.models.compatibility.known_pairs import KnownPair
+from paceline.settings import EngineOptions, LoadOptions
 
 TARGET, SMALL = facts(), facts("draft", billions=0.8)
 
@@ -41,12 +45,28 @@ def row(advice: dict[str, Any], reference: str) -> Any:
     return next(row for row in advice["drafts"] if row["reference"] == reference)
 
 
-def test_what_was_measured_stands_by_its_speed_and_what_was_not_between_gain_and_loss() -> None:
+def test_measured_drafts_stand_by_their_speed_before_unmeasured_ones() -> None:
     past = {"fast": gained(1.8), "slow": gained(0.8), None: gained(1.2)}
-    advice = ranked(*fitting("slow", "unknown", "fast"), how=known(past=past))
-    assert names(advice) == ["fast", "suffix, lookup", "unknown", "slow"]
+    mappable = DraftCandidate(facts("translated", billions=0.8), "translated", "mappable")
+    past["translated"] = gained(0.9)
+    advice = ranked(mappable, *fitting("slow", "unknown", "fast"), how=known(past=past))
+    assert names(advice) == ["fast", "suffix, lookup", "translated", "slow", "unknown"]
     assert row(advice, "fast")["measured"] == asdict(past["fast"])
     assert row(advice, "unknown")["measured"] is None
+
+
+def test_each_draft_is_measured_with_its_own_drafter_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[tuple[str, ...], str, str]] = []
+
+    def record(_: AdviceRequest, options: LoadOptions) -> Measured:
+        drafting = options.drafting
+        tried.append((drafting.drafters, drafting.policy, drafting.cross_vocab))
+        return gained(1.0)
+
+    monkeypatch.setattr("paceline.doctor.drafts._run", record)
+    drafts = [DraftCandidate(SMALL, "other words", "mappable"), *own_drafts(facts(mtp=USABLE, n_layers=10))]
+    measure(Path("t"), drafts, AdviceRequest(), EngineOptions(), lambda: None, print)
+    assert tried[1:] == [(("model",), "rate", "auto"), (("mtp",), "rate", "off")]
 
 
 def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_what_is_smaller() -> None:
@@ -113,7 +133,7 @@ def test_layers_of_its_own_come_first_by_what_is_expected_of_them() -> None:
     assert (own.reference, own.facts.kv_bytes) == ("view:mtp", 100)
     how = known(0.05, past={None: gained(1.1)})
     advice = advise(target, [*fitting("kin"), own], AdviceRequest(), how)
-    assert names(advice) == ["view:mtp", "suffix, lookup", "kin"]
+    assert names(advice) == ["suffix, lookup", "view:mtp", "kin"]
     low, high = row(advice, "view:mtp")["expected"]
     assert 1.3 < low < high < 4.0
     assert row(advice, "view:mtp")["memory"] == target.size + 1100 * 4096

@@ -15,6 +15,7 @@ def a_run(
     tokens: int, speed: float, drafted: int, accepted: int, stop_reason: str = "length"
 ) -> dict[str, Any]:
     steps = tokens - accepted
+    source = {"tried": 8, "proposed": 4, "right": 2}
     return {
         "n_tokens": tokens,
         "prompt_tokens_per_second": None,
@@ -26,7 +27,8 @@ def a_run(
             "accepted": accepted,
             "acceptance_rate": accepted / drafted if drafted else None,
             "acceptance_length": 1 + accepted / steps,
-            "by_source": {"lookup": {"drafted": drafted, "accepted": accepted}} if drafted else {},
+            "by_source": {"lookup": source | {"drafted": drafted, "accepted": accepted}} if drafted else {},
+            "time": {"draft": 1.0, "forward": 3.0},
         },
     }
 
@@ -81,8 +83,10 @@ def test_the_closing_line_has_speed_gain_and_sources() -> None:
 
 
 def test_details_have_counts_and_rates() -> None:
-    assert details(a_run(10, 12.34, 8, 6)) == (
-        "10 tokens; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
+    drafted = a_run(10, 12.34, 8, 6) | {"plain_tokens_per_second": 6.17, "n_cached": 3}
+    assert details(drafted) == (
+        "10 tokens; 3 tokens of the prompt reused; acceptance rate 0.75 (lookup 6/8); "
+        "acceptance length 2.50; hit rate lookup 50% (2/4 right); efficiency 1.50"
     )
     assert details(a_run(1, 12.34, 0, 0)) == "1 token"
 

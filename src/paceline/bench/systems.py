@@ -13,7 +13,7 @@ from paceline.hardware.threads import choose_threads
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 
-PLAIN, LOOKUP, MODEL, MTP = ("none",), ("lookup",), ("model",), ("mtp",)
+PLAIN, LOOKUP, MODEL, MTP, EAGLE = ("none",), ("lookup",), ("model",), ("mtp",), ("eagle3",)
 # Drafters of each kind of program.
 BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-server": (PLAIN, LOOKUP, MODEL, LOOKUP + MODEL, MODEL + LOOKUP, MTP, LOOKUP + MTP, MTP + LOOKUP),
@@ -21,13 +21,14 @@ BASELINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-speculative-simple": (MODEL,),
     "llama-lookup": (LOOKUP,),
     "transformers": (PLAIN, LOOKUP, MODEL),
+    "openvino-genai": (PLAIN, LOOKUP, MODEL, EAGLE),
     "openai": (PLAIN,),
 }
 
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Parse KIND or KIND=WHERE, each as (kind, where). Raises BaselineError for a missing program."""
-    from paceline.bench.baselines.llama_server import find_program, find_server
+    from paceline.bench.baselines.llama_server import find_program
 
     out: list[tuple[str, str]] = []
     for text in texts:
@@ -40,7 +41,7 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
         if why:
             raise UsageError(f"--baseline {text}: {why}")
         if kind.startswith("llama-"):
-            find_server(where) if kind == "llama-server" else find_program(where or kind)
+            find_program(where or kind)
         out.append((kind, where))
     return out
 
@@ -80,16 +81,21 @@ def start(
 
         return OpenAIServer(where, name=name)
     settings: dict[str, Any] = {"name": name, "threads": choose_threads(engine["threads"])}
-    settings |= {"n_draft": drafting.n_draft, "p_min": 0.0 if draft is None else drafting.p_min}
+    settings["n_draft"] = drafting.n_draft
+    if kind == "openvino-genai":
+        from paceline.bench.baselines.openvino import OpenVino
+
+        return OpenVino(where, target, draft, drafting=drafting.drafters[0], **settings)
+    settings["p_min"] = 0.0 if draft is None else drafting.p_min
     if kind == "transformers":
         from paceline.bench.baselines.hf import Transformers
 
         return Transformers(target, draft, drafting=drafting.drafters[0], **settings)
     settings |= {name: engine[name] for name in ("n_ctx", "flash_attention", "cache_type", "gpu_layers")}
     if kind == "llama-server":
-        from paceline.bench.baselines.llama_server import LlamaServer, find_server
+        from paceline.bench.baselines.llama_server import LlamaServer, find_program
 
-        method, command = ",".join(drafting.drafters), find_server(where or None)
+        method, command = ",".join(drafting.drafters), find_program(where)
         return LlamaServer(command, target, draft, method=method, samples=samples, **settings)
     from paceline.bench.baselines.llama_cli import LlamaProgram
 

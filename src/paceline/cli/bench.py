@@ -41,7 +41,8 @@ PLAN_OPTIONS = OptionGroup([*option_table(
 ), *setting_options(WHAT, BenchPlan, "suite", "size", "items", "n", "seed", renamed=RENAMED), *option_table(
     WHAT,
     ("baselines", list[str] | None, None, "--baseline", "KIND",
-     "Another system: llama-server, transformers, openai=URL. llama-server=PATH; may be repeated."),
+     "Another system: llama-server, llama-speculative, llama-speculative-simple, llama-lookup, "
+     "transformers, openvino-genai or openai=URL. Programs as NAME=PATH; may be repeated."),
     env=False,
 ), *option_table(
     OUTPUT,

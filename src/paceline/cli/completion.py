@@ -22,7 +22,7 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_detail, print_json, print_note
 from paceline.cli.references import base_model
 from paceline.engine import Stream
-from paceline.report.table import SourceMarks, comparison, details, summary, write_phases
+from paceline.report.table import SourceMarks, comparison, details, efficiency, summary, write_phases
 from paceline.request_handle import Generation, StepOutput
 from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError
@@ -189,6 +189,7 @@ class Completion:
         plain, drafted = record["plain"], record["drafted"]
         judgement = judge(self.llm, prompt, plain["tokens"], drafted["tokens"], self.sampling)
         record["speedup"] = drafted["tokens_per_second"] / plain["tokens_per_second"]
+        record["efficiency"] = efficiency(drafted, plain["tokens_per_second"])
         record |= {"identical": judgement.identical, "verdict": judgement.verdict}
         if judgement.difference is not None:
             record["difference"] = vars(judgement.difference) | {"near_tie": judgement.difference.near_tie}
@@ -197,7 +198,7 @@ class Completion:
         else:
             print_note("")
             comparison(record, judgement.verdict, sys.stdout)
-        self._end(drafted, sys.stdout)
+        self._end(drafted | {"plain_tokens_per_second": plain["tokens_per_second"]}, sys.stdout)
         judgement.require_lossless()
         return 0
 
@@ -282,6 +283,7 @@ def as_record(generation: Generation) -> dict[str, Any]:
         "stop_reason": generation.stop_reason or "interrupted",
         "n_prompt": generation.n_prompt,
         "n_read": generation.n_prefilled,
+        "n_cached": generation.n_cached,
         "n_skipped": generation.n_skipped,
         "n_tokens": generation.n_tokens,
         "prompt_seconds": generation.prompt_seconds,

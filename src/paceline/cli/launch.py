@@ -85,8 +85,7 @@ def running_server(port: int, key: str, model: str, n_ctx: int) -> Iterator[str]
 def served_model(port: int, key: str) -> str | None:
     """Return the name of the first model of a server; None if nothing listens there.
     Raises UsageError for a server that wants a key, and BaselineError for one that has no such list."""
-    from paceline.bench.baselines.endpoint import Endpoint
-    from paceline.bench.baselines.openai import MODELS, ModelList
+    from paceline.bench.baselines.openai import MODELS, Endpoint, ModelList
 
     with socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)):

@@ -194,7 +194,10 @@ def rank_drafts(
     engine = replace(engine, n_ctx=min(request.n_ctx, target.n_ctx or request.n_ctx))
     with progress({"measuring": 1 + len(best)}, interrupts) as tick:
         now = measure(target.path, best, request, engine, lambda: tick("measuring"), note)
-    return ranked(now)
+    advice = ranked(now)
+    if left := [row["reference"] for row in advice["drafts"] if row["fits"] and row["measured"] is None]:
+        note(f"without a speed: {', '.join(left)} (--measure tries the {n_measured} most promising)")
+    return advice
 
 
 def check(

@@ -128,7 +128,7 @@ def advise(
     pairs: Sequence[KnownPair] = (),
 ) -> Record:
     """Return the record of `paceline pairs TARGET --json`.
-    drafts: the best first; those of another vocabulary, and those that do not fit the memory, come last.
+    drafts: the best first; those that do not fit the memory come last.
     downloads: of `pairs`, unless a draft of the target's vocabulary is here. two_rows: the cost of a pass
     over two tokens relative to one, or None."""
     two_rows, downloads = None, list[Record]()
@@ -155,12 +155,14 @@ def advise(
 
 
 def _order(row: Record) -> tuple[Any, ...]:
-    """Sort by measured speed, where an unmeasured draft counts as plain decoding, or by what is expected.
-    Among equals come drafts of the target's family, then the lowest break-even, then the smallest."""
+    """Sort what was measured by its speed. Then comes what was not: by the expected speed, drafts of the
+    target's family, the lowest break-even, the smallest; last those of another vocabulary."""
+    measured = row["measured"]
     return (
         not row["fits"],
-        row["verdict"] == MAPPABLE,
-        -(row["expected"] or [1.0])[0] if row["measured"] is None else -row["measured"]["speedup"],
+        measured is None,
+        measured is None and row["verdict"] == MAPPABLE,
+        -(row["expected"] or [1.0])[0] if measured is None else -measured["speedup"],
         row["drafter"] != MTP,
         not row["kin"],
         1.0 if row["break_even"] is None else row["break_even"],
@@ -283,9 +285,8 @@ def known(
             return now[path]
         if not runs or not target.path.is_file():
             return None
-        # With a draft, auto is what `paceline run` does.
         own = str(path) == MTP_VIEW
-        systems = ("suffix", "lookup") if draft is None else ("mtp" if own else "model", "auto")
+        systems = ("suffix", "lookup") if draft is None else (MTP if own else MODEL,)
         path = target.path if own else path  # its weights are the target's
         fingerprint = None if path is None else str(path) if is_view(path) else file_fingerprint(path)
         return newest_result(runs, file_fingerprint(target.path), fingerprint, systems, request.task, machine)
@@ -309,8 +310,10 @@ def measure(
         path = None if one is None else one.facts.path
         drafting = Drafting(drafters=("suffix", "lookup"), policy="rate")
         if one is not None:
-            translated = one.verdict == MAPPABLE
-            drafting = Drafting(drafters=(AUTO,), cross_vocab=AUTO if translated else "off")
+            # Alone: what `auto` copies from the text is no merit of the draft.
+            own, translated = str(path) == MTP_VIEW, one.verdict == MAPPABLE
+            drafters = (MTP if own else MODEL,)
+            drafting = Drafting(drafters, policy="rate", cross_vocab=AUTO if translated else "off")
         try:
             found[path] = _run(request, LoadOptions(target, path, drafting, engine))
         except PacelineError as error:

@@ -77,7 +77,7 @@ def advice(record: Record) -> str:
     if best is not None and len(measured) == len(fitting):
         at_best = f"{speed(best['measured'])} at best"
         return f"don't speculate here: it was measured, and gained nothing ({at_best})"
-    if fitting[0]["drafter"] == "mtp":
+    if any(row["drafter"] == "mtp" and row["measured"] is None for row in fitting):
         return f"it has a head that drafts its own next tokens: paceline run -m {target} (not measured yet)"
     if record["downloads"]:
         draft = shell_quoted(record["downloads"][0]["reference"])

@@ -110,15 +110,28 @@ def details(run: Mapping[str, Any]) -> str:
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
         parts.append(f"acceptance rate {number(stats['acceptance_rate'])} ({shares})")
         parts.append(f"acceptance length {number(stats['acceptance_length'])}")
+        tried = [(name, s["proposed"], s) for name, s in stats["by_source"].items() if s["tried"]]
+        hits = [f"{name} {n / s['tried']:.0%} ({s['right']}/{n} right)" for name, n, s in tried]
+        parts.append(f"hit rate {', '.join(hits)}")
+    if plain := run.get("plain_tokens_per_second"):
+        parts.append(f"efficiency {number(efficiency(run, plain))}")
     if why := (run.get("policy") or {}).get("why"):
         parts.append(why)
     return "; ".join(parts)
 
 
+def efficiency(run: Mapping[str, Any], plain: float) -> float:
+    """Return speedup / (1 + the time of drafting over that of all else). plain: tokens/s."""
+    times = run["stats"]["time"]
+    rest = 1.0 - times["draft"] / (sum(times.values()) or 1.0)
+    return float(run["tokens_per_second"] / plain * rest)
+
+
 def prompt(run: Mapping[str, Any]) -> list[str]:
-    """Return the speed of the prefill, or nothing if the prompt was cached."""
+    """Return what the cache had of the prompt, and the speed of the prefill of the rest."""
     speed = run["prompt_tokens_per_second"]
-    return [] if speed is None else [f"prompt {count(run['n_read'], 'token')}, {speed:.1f} tokens/s"]
+    out = [f"{count(run['n_cached'], 'token')} of the prompt reused"] if run.get("n_cached") else []
+    return out if speed is None else [*out, f"prompt {count(run['n_read'], 'token')}, {speed:.1f} tokens/s"]
 
 
 def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:

@@ -96,7 +96,10 @@ def test_escapes_and_last_newline_reach_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("vocabulary", "ended with exit status 1; its log: .* draft model vocab must closely match"),
+        (
+            "vocabulary",
+            "ended with exit status 1; its log: .* .* must closely match .* see `paceline check`",
+        ),
         ("vocabulary-simple", "was ended by SIGABRT; its log: .* draft model vocab type must match"),
         ("other-flag", 'error while handling argument "--draft-max"'),
         ("no-draft", "was ended by SIGSEGV; its log: .* failed to open GGUF file 'none.gguf'"),

@@ -19,7 +19,7 @@ from paceline.api import LLM
 from paceline.bench.baselines.llama_server import (
     LlamaServer,
     completion_body,
-    find_server,
+    find_program,
     model_arguments,
     needs_draft,
     spec_types,
@@ -52,13 +52,13 @@ def ask(llm: LLM) -> BenchRequest:
 
 
 def started(**settings: Any) -> LlamaServer:
-    command = find_server(XLLAMACPP)
+    command = find_program(XLLAMACPP)
     defaults: dict[str, Any] = {"name": "llama-server", "n_ctx": 512, "threads": 1}
     return LlamaServer(command, zoo.target_path(), **{**defaults, **settings})
 
 
 def fake(folder: Path, mode: str, **settings: Any) -> LlamaServer:
-    command = find_server(str(write_fake_server(folder / "llama-server", mode)))
+    command = find_program(str(write_fake_server(folder / "llama-server", mode)))
     return LlamaServer(command, zoo.target_path(), name="fake", n_ctx=512, threads=1, **settings)
 
 
@@ -146,7 +146,7 @@ def test_server_that_went_on_without_drafts_is_refused(tmp_path: Path, line: str
 @pytest.mark.parametrize(
     ("mode", "complaint"),
     [
-        ("hangs", r"^fake said nothing for 0.5 s$"),
+        ("hangs", r"^fake gave no response for 0.5 s$"),
         ("dies", r"^fake was ended by SIGSEGV; its log: .*ggml_abort: out of luck$"),
         ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
         ("stops", r"^fake ended its answer without saying how many tokens it has$"),
@@ -171,11 +171,11 @@ def test_server_that_does_not_get_ready_is_refused(tmp_path: Path) -> None:
 def test_server_is_found_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BaselineError, match=r"there is no program llama-server: name it"):
-        find_server()
+        find_program()
     path = write_fake_server(tmp_path / "llama-server", "works")
-    assert find_server() == find_server(str(path)) == (str(path),)
+    assert find_program() == find_program(str(path)) == (str(path),)
     with pytest.raises(BaselineError, match="there is no program /no/server"):
-        find_server("/no/server")
+        find_program("/no/server")
 
 
 END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"predicted_ms": 1.0}}

@@ -5,21 +5,16 @@ quantised weights. Compare its speedup over its own plain decoding, not its spee
 
 from __future__ import annotations
 
-import io
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from paceline.backends.transformers.loading import import_libraries, load_model, load_tokenizer
 from paceline.bench.system import BenchAnswer, BenchRequest, System
-from paceline.models.names import is_view, model_path
-from paceline.speculative.errors import BaselineError, MissingExtraError, UsageError
-
-PACKAGES = ("torch", "transformers", "accelerate", "gguf")  # the last two to read GGUF files
+from paceline.models.names import is_view
+from paceline.speculative.errors import BaselineError, UsageError
 
 
 @dataclass
@@ -53,7 +48,7 @@ class Transformers(System):
     """A decoding method of transformers.
     drafting: "none" is plain decoding, "lookup" prompt lookup, which ignores p_min. "model" is assisted
     generation by `draft` with a constant n_draft and p_min as confidence threshold; 0 disables it.
-    Raises MissingExtraError, UsageError, or BaselineError if a file cannot be loaded."""
+    Raises MissingExtraError, UsageError, or ModelError if a file cannot be loaded."""
 
     def __init__(
         self, target: Path, draft: Path | None = None, *, name: str, drafting: str = "none",
@@ -63,10 +58,10 @@ class Transformers(System):
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         if draft is not None and is_view(draft):
             raise UsageError(f"{self.name}: drafts by a whole model, not by {draft}")
-        self._target, self._tokenizer = load(target)
+        self._target, self._tokenizer = load(target), load_tokenizer(target)
         # As an argument of generate(), None would mean the model's value.
         self._target.generation_config.eos_token_id = None
-        self._draft = None if draft is None else load(draft)[0]
+        self._draft = None if draft is None else load(draft)
         if self._draft is not None:
             settings = self._draft.generation_config
             settings.num_assistant_tokens = n_draft
@@ -75,8 +70,7 @@ class Transformers(System):
 
     def answer(self, request: BenchRequest) -> BenchAnswer:
         """Answer a request. Raises UsageError for penalties and biases, BaselineError for a failure."""
-        import torch
-
+        torch, _ = import_libraries()
         if request.sampling.edits_logits:
             raise UsageError(f"{self.name} has no penalties over a window and no such bias: leave them out")
         clock = GenerationTimer(len(request.tokens))
@@ -91,7 +85,8 @@ class Transformers(System):
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads or threads)
         try:
-            with quiet():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 clock.began = perf_counter()
                 self._target.generate(ids, **arguments)
         except (RuntimeError, ValueError, IndexError) as error:
@@ -121,35 +116,5 @@ class Transformers(System):
         self._target = self._draft = None
 
 
-def load(path: Path) -> tuple[Any, Any]:
-    """Return (model, tokenizer) of a GGUF file or a folder."""
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        needs = f"the baseline 'transformers' needs {', '.join(missing)}"
-        raise MissingExtraError(f"{needs}: pip install {' '.join(PACKAGES)}")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    path, where = model_path(path), dict[str, Any](local_files_only=True)
-    folder = path if path.is_dir() else path.parent
-    if path.is_file():
-        where["gguf_file"] = str(path.absolute())  # a file of that name here would be preferred
-    try:
-        with quiet(), redirect_stderr(io.StringIO()):  # one progress bar cannot be disabled
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **where).eval()
-            return model, AutoTokenizer.from_pretrained(folder, **where)
-    except Exception as error:  # each architecture raises other types
-        lines = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BaselineError(f"transformers cannot load {path.name}: {lines}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress warnings; log messages and progress bars of transformers stay off."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def load(path: Path) -> Any:
+    return load_model(path, device="cpu", dtype="float32", attention="auto").eval()

@@ -27,6 +27,7 @@ FIGURES = (
     rf"n_drafted\s+= {COUNT}",
     rf"n_accept\s+= {COUNT}",
 )
+VOCABULARY = "draft model vocab"  # of the line about a draft that does not fit the target
 FRAME = "\n\n"
 BOS_ROOM = 64  # characters of the BOS token that is printed first
 
@@ -45,7 +46,7 @@ class LlamaProgram(System):
         if p_min and not simple:
             raise UsageError(f"{name} knows no p_min, it always drafts on: give it p_min 0")
         self._n_ctx, self._n_draft, self._timeout, self._peak = n_ctx, n_draft, timeout, 0
-        self._argv = [llama_server.find_program(path or program)]
+        self._argv = [*llama_server.find_program(path or program)]
         # Absolute paths, as it runs in a folder of its own.
         paths = target.resolve(), draft and draft.resolve()
         self._argv += llama_server.model_arguments(*paths, n_ctx=n_ctx, **settings)
@@ -69,13 +70,17 @@ class LlamaProgram(System):
             prompt.write_text(request.prompt + "\n", encoding="utf-8", newline="")
             argv = [*self._argv, *self._arguments(request, prompt)]
             with closing(BackgroundProgram(self.name, argv, folder)) as process:
-                self._peak = max(self._peak, process.run_to_end(self._timeout))
+                try:
+                    self._peak = max(self._peak, process.run_to_end(self._timeout))
+                except BaselineError as error:
+                    advice = ". They do not fit: see `paceline check`" if VOCABULARY in str(error) else ""
+                    raise BaselineError(f"{error}{advice}") from error
                 out, err = process.output(MAX_OUTPUT)
                 try:
                     return self._read(out, err, request.prompt)
                 except ValueError as error:
-                    message = f"its output cannot be read ({error}); its log: {process.log_excerpt()}"
-                    raise BaselineError(f"{self.name}: {message}") from error
+                    why = process.with_log(f"its output cannot be read ({error})")
+                    raise BaselineError(f"{self.name}: {why}") from error
 
     def _arguments(self, request: BenchRequest, prompt: Path) -> list[str]:
         n_predict = max(1, request.max_tokens - 1)  # it stops after exceeding it

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.baselines.endpoint import Endpoint
+from paceline.bench.baselines.openai import Endpoint
 from paceline.bench.baselines.process import LOCAL, BackgroundProgram, free_port
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import BaselineError
@@ -33,20 +33,13 @@ PENALTIES = ("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_p
 SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")  # types with a copy length
 
 
-def find_server(where: str | None = None) -> tuple[str, ...]:
-    """Return the command of a llama-server: at the path `where`, which may be a Python file, or on PATH.
-    Raises BaselineError if there is none."""
-    if where and where.endswith(".py"):
-        return (sys.executable, find_program(where))
-    return (find_program(where or "llama-server"),)
-
-
-def find_program(path: str) -> str:
-    """Return the absolute path of a program of llama.cpp. Raises BaselineError if there is none."""
-    if (program := shutil.which(path)) is None:
+def find_program(path: str | None = None) -> tuple[str, ...]:
+    """Return the command of a program of llama.cpp, which may be a Python file, by default of llama-server on
+    PATH. Raises BaselineError if there is none."""
+    if (program := shutil.which(path := path or "llama-server")) is None:
         ways = "python benchmarks/native_llama.py builds llama.cpp's"
         raise BaselineError(f"there is no program {path}: name it as in --baseline NAME=PATH; {ways}")
-    return str(Path(program).resolve())
+    return (*[sys.executable] * path.endswith(".py"), str(Path(program).resolve()))
 
 
 class LlamaServer(System):

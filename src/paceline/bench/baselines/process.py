@@ -64,7 +64,7 @@ class BackgroundProgram:
         """True if the program has ended or does so within `patience` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=patience)
-        return self._process.poll() is not None
+        return self._process.returncode is not None
 
     def output(self, n_bytes: int = TAIL) -> tuple[str, str]:
         """Return the ends of stdout and stderr."""
@@ -79,20 +79,21 @@ class BackgroundProgram:
         code = self._process.returncode
         names = {int(one): one.name for one in signal.Signals}  # real-time signals have none
         ending = f"ended with exit status {code}" if code >= 0 else f"was ended by {names.get(-code, -code)}"
-        return f"{ending}; its log: {self.log_excerpt()}"
+        return self.with_log(ending)
 
-    def log_excerpt(self) -> str:
-        """Return the last lines of the output."""
+    def with_log(self, what: str) -> str:
+        """Return a failure with the last lines of the output."""
         lines = [line for line in self.output_tail().splitlines() if line.strip()]
-        return " / ".join(map(truncated, lines[-LOG_LINES:])) or "empty"
+        return f"{what}; its log: {' / '.join(map(truncated, lines[-LOG_LINES:])) or 'empty'}"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:
         """Poll `ready` until it is true. Raises BaselineError if the program ends first or needs longer."""
         deadline = monotonic() + timeout
         while not ready():
-            if (ended := self.ended(LOOK)) or monotonic() > deadline:
-                late = f"was not ready within {timeout:g} s; its log: {self.log_excerpt()}"
-                raise BaselineError(f"{self.name} {self.exit_description() if ended else late}")
+            if self.ended(LOOK):
+                raise BaselineError(f"{self.name} {self.exit_description()}")
+            if monotonic() > deadline:
+                raise BaselineError(f"{self.name} {self.with_log(f'was not ready within {timeout:g} s')}")
 
     def run_to_end(self, timeout: float) -> int:
         """Wait for the end and return the peak memory. Raises BaselineError for failure or excess."""
@@ -109,13 +110,11 @@ class BackgroundProgram:
 
     def memory(self) -> int | None:
         """Return the bytes of RAM of the program and its children; None if it has ended."""
-        rss = 0
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            for one in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    rss += int(one.memory_info().rss)
-        return rss or None
+            family = (process, *process.children(recursive=True))
+            return sum(int(one.memory_info().rss) for one in family) or None
+        return None
 
     def close(self) -> None:
         self._finalizer()

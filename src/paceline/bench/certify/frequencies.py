@@ -29,6 +29,7 @@ CLOSENESS = (30.0, 300.0, 3000.0)
 # after each first one.
 TESTS = ("draft", "first_token", "first_pair")
 MIN_EXPECTED_DRAWS = 2 * RARE  # a table with fewer shows nothing
+log_gamma = np.vectorize(math.lgamma, otypes=[float])
 UNKNOWN_IF_DRAFTED = -1  # for a first token whose draft probability is unknown; otherwise 0 or 1
 
 
@@ -65,17 +66,6 @@ def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
     ]
     ratio = np.logaddexp.reduce(bets, axis=0) - math.log(len(CLOSENESS)) - drawn @ np.log(stated)
     return np.where(counts[..., -1] > 0, np.inf, ratio)
-
-
-def log_gamma(x: Any) -> Any:
-    """Return log gamma, vectorised, by Stirling's series at x + 8 and the recurrence."""
-    above = x + 8.0
-    series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
-    series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)
-    below = x
-    for i in range(1, 8):
-        below = below * (x + i)
-    return series - np.log(below)
 
 
 def p_value(evidence: float) -> float:

@@ -103,11 +103,11 @@ class MethodReplay:
 
 
 class ReplayedRequest(NamedTuple):
-    """A request with its counts. group: number of its conversation. plain: its counts without drafts, if
+    """A request with its counts. group: its conversation. plain: its counts without drafts, if
     speeds are predicted."""
 
     request: TraceRequest
-    group: int
+    group: object
     stats: Stats
     plain: Stats | None = None
 
@@ -209,14 +209,14 @@ class Replay:
         """Return a record for each method over the requests that are done. each: results by request."""
         priced = self.costs is not None
         plain = next(i for i, one in enumerate(self._methods) if one.method.plain) if priced else None
-        groups: dict[tuple[int, int | str], int] = {}
         out = []
         for i, method in enumerate(self._methods):
-            played = []
-            for (file, request), stats in zip(self._requests, self.played, strict=False):
-                group = groups.setdefault((file, request.conversation), len(groups))
-                base = None if plain is None else stats[plain]
-                played.append(ReplayedRequest(request, group, stats[i], base))
+            played = [
+                ReplayedRequest(
+                    one, (file, one.conversation), stats[i], None if plain is None else stats[plain]
+                )
+                for (file, one), stats in zip(self._requests, self.played, strict=False)
+            ]
             summary = method.policy.summary
             record = {
                 "method": method.method.name,

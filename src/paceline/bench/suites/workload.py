@@ -1,18 +1,25 @@
-"""Suites of requests, from the package, from a file, or from other projects' questions."""
+"""Suites of requests: from the package, or files of our fields, other projects' questions or recorded
+conversations."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, TypeAdapter, field_validator
 
 from paceline.bench.jsonl import LineError, located, object_of, raw_lines
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import unknown
+from paceline.text.records import ASSISTANT, REASONING, record_parts
 
 Message = tuple[str, str | None]  # role and content
+Text = Annotated[str, Field(min_length=1)]
 FOLDER = Path(__file__).parent
 GROUPS = {
     "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
@@ -20,6 +27,18 @@ GROUPS = {
 }
 SUITES = tuple(name for names in GROUPS.values() for name in names)
 FILE_FORMATS = ("specbench", "sessions")  # FORM of FORM:FILE
+# Placeholder of SPEED-Bench for a text that it may not redistribute: TURNS_PLACEHOLDER in
+# examples/specdec_bench of github.com/NVIDIA/Model-Optimizer.
+TO_BE_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+DEFAULT_MAX_TOKENS = 256  # other projects' files have none
+
+
+class SuiteMessage(NamedTuple):
+    role: Literal["system", "user", "assistant"]
+    content: str | None
+
+
+MESSAGES = GetPydanticSchema(lambda _, of: of(tuple[SuiteMessage, ...]))  # as a file has them
 
 
 @dataclass(frozen=True)
@@ -29,14 +48,16 @@ class Item:
     for the last item. session: items that share it (not "") follow each other. earlier: ids of the session's
     items before this one. size: "tiny" or "full"; "" fits any model."""
 
-    id: str
-    category: str
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    id: Text
+    category: Text
     prompt: str = ""
-    messages: tuple[Message, ...] = ()
-    max_tokens: int = 128
-    seed: int = 0
+    messages: Annotated[tuple[Message, ...], MESSAGES] = ()
+    max_tokens: Annotated[int, Field(ge=2)] = 128
+    seed: Annotated[int, Field(ge=0)] = 0
     session: str = ""
-    size: str = ""
+    size: Annotated[str, Field(pattern="^(tiny|full|)$")] = ""
     earlier: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -44,6 +65,59 @@ class Item:
         """Ids of the items whose answers fill the open messages, in order."""
         n_open = sum(content is None for _, content in self.messages)
         return self.earlier[len(self.earlier) - n_open :]
+
+
+class Question(BaseModel):
+    """The user's turns, in the fields of Spec-Bench (github.com/hemingkx/Spec-Bench) and of SPEED-Bench
+    (huggingface.co/datasets/nvidia/SPEED-Bench, after its script has assembled it from parquet). Other
+    fields are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    question_id: int | str
+    category: Text
+    turns: list[Annotated[str, Field(pattern=r"\S")]] = Field(min_length=1)
+
+    @field_validator("turns")
+    @classmethod
+    def _check(cls, turns: list[str]) -> list[str]:
+        if any(turn.startswith(TO_BE_FETCHED) for turn in turns):
+            raise ValueError("a turn is still to be fetched; run prepare_data.py of SPEED-Bench first")
+        return turns
+
+    def items(self) -> Iterator[Item]:
+        """Yield an item per turn. Several turns are a session with the model's answers in between."""
+        id_, several = str(self.question_id), len(self.turns) > 1
+        messages: list[Message] = []
+        for turn, text in enumerate(self.turns, 1):
+            messages.append(("user", text))
+            name, session = (f"{id_}.{turn}", id_) if several else (id_, "")
+            past, n = tuple(messages), DEFAULT_MAX_TOKENS
+            yield Item(name, self.category, messages=past, max_tokens=n, session=session)
+            messages.append((ASSISTANT, None))
+
+
+def session_items(data: dict[str, Any], number: int) -> Iterator[Item]:
+    """Yield an item for every answer of a recorded conversation, with the messages before it. Tool messages
+    become user messages, and adjacent messages of one role are joined."""
+    name = str(data.get("id", number))
+    joined: list[Message] = []
+    turn = 0
+    for role, content in record_parts(data):
+        if role == REASONING or not isinstance(content, str):
+            continue
+        role = role if role in ("system", ASSISTANT) else "user"
+        if joined and joined[-1][0] == role:
+            content = f"{joined.pop()[1]}\n\n{content}"
+        elif role == ASSISTANT:
+            turn += 1
+            if joined and joined[-1][0] == "user":
+                past, n = tuple(joined), DEFAULT_MAX_TOKENS
+                yield Item(f"{name}.{turn}", "agent", messages=past, max_tokens=n, session=name)
+        joined.append((role, content))
+
+
+ITEM = TypeAdapter(Item)
 
 
 def load(text: str) -> list[Item]:
@@ -84,20 +158,25 @@ def suite_file(name: str) -> tuple[Path, str]:
 
 def read(path: Path, form: str = "") -> list[Item]:
     """Read the items of a file. Raises UsageError."""
-    from paceline.bench.suites import forms
-
     items: list[Item] = []
     answered: Counter[str] = Counter()  # items by session
     for line in raw_lines(path):
         with located(f"{path}, line {line.number}"):
             data = object_of(line)
             if form == "sessions":
-                parsed = list(forms.session_items(data, line.number))
+                parsed = list(session_items(data, line.number))
             else:
-                kind = forms.Question if form or "question_id" in data else forms.OwnItem
-                # From text: pydantic rejects unpaired surrogates.
-                parsed = list(kind.model_validate_json(line.data).items(path.stem, line.number))
+                is_question = form or "question_id" in data
+                data = data if is_question else {"id": str(line.number), "category": path.stem} | data
+                text = json.dumps(data)  # as pydantic rejects unpaired surrogates in texts only
+                own = [] if is_question else [ITEM.validate_json(text)]
+                parsed = own or list(Question.model_validate_json(text).items())
             for item in parsed:
+                last = item.messages[-1][0] if item.messages else "user"
+                if bool(item.prompt) == bool(item.messages) or last != "user":
+                    raise LineError("give either a prompt, or messages of which the last is the user's")
+                if any(content is None and role != ASSISTANT for role, content in item.messages):
+                    raise LineError("only an assistant's content may be left open")
                 if sum(content is None for _, content in item.messages) > answered[item.session]:
                     raise LineError("no item before it in its session answers its assistant's message")
                 items.append(item)
