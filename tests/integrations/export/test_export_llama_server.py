@@ -19,7 +19,7 @@ MODEL, DRAFT = "some/target-GGUF:Q4_K_M", "some/draft-GGUF:Q8_0"
 def made(**asked: Any) -> str:
     """The words about drafting."""
     words = command("llama-server", EngineRequest(MODEL, **asked))
-    assert words[:3] == ["llama-server", "-m", MODEL]
+    assert words[:3] == ["llama-server", "-hf", MODEL]
     return " ".join(words[3:])
 
 
@@ -30,7 +30,7 @@ def test_each_way_of_drafting_has_its_type() -> None:
     assert made(drafters=("mtp",)) == "--spec-type draft-mtp"
     words = made(drafters=("mtp",), n_draft=2, drafting_settings={"p_min": 0.3})
     assert words == "--spec-type draft-mtp --spec-draft-n-max 2 --spec-draft-p-min 0.3"
-    assert made(draft=DRAFT) == f"-md {DRAFT} --spec-type draft-simple"
+    assert made(draft=DRAFT) == f"-hfd {DRAFT} --spec-type draft-simple"
     assert made(draft="some/eagle3-head-GGUF:F16").endswith("--spec-type draft-eagle3")
     assert made(name="m", n_ctx=512, port=1, extra_args=("-ngl", "9")).endswith(
         "--ctx-size 512 --port 1 --alias m -ngl 9"
