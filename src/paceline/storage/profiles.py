@@ -104,7 +104,7 @@ def every(warn: Warn) -> Iterator[Profile]:
 def choose(
     name: str, fingerprint: str, machine: Mapping[str, Any], warn: Warn, *, anywhere: bool = False
 ) -> Profile | None:
-    """Return the profile of a target on a machine, or else on another (anywhere). name: AUTO takes the one for
+    """Return the profile of a target on a machine, or else on another (anywhere). name: AUTO takes that for
     any task, or else the only one. Raises UsageError for a named one that is missing, or not for these."""
     found = [one for one in every(warn) if name in (AUTO, one.name)]
     other = [one for one in found if one.target["fingerprint"] == fingerprint]

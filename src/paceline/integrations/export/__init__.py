@@ -24,11 +24,8 @@ from paceline.speculative.validation import unknown
 ENGINES: dict[str, Callable[[EngineRequest], list[str]]] = {
     "vllm": vllm.arguments, "sglang": sglang.arguments, llama.SERVER: llama.arguments,
 }  # fmt: skip
-INSTALL = {
-    "vllm": "pip install vllm==0.33.0",
-    "sglang": "pip install sglang==0.5.23",
-    "llama-server": "build llama.cpp (python benchmarks/native_llama.py)",
-}
+INSTALL = {"vllm": "pip install vllm==0.33.0", "sglang": "pip install sglang==0.5.23",
+           llama.SERVER: "build llama.cpp (python benchmarks/native_llama.py)"}  # fmt: skip
 PROGRAMS = (llama.SIMPLE, llama.TREE, llama.LOOKUP)  # they answer one prompt
 COMMANDS = ENGINES | {name: partial(llama.arguments, program=name) for name in PROGRAMS}
 DOCUMENTS = {"transformers": documents.transformers, "trtllm": documents.trtllm, "ollama": documents.ollama}
@@ -39,12 +36,10 @@ OLDEST |= {"vllm": "0.6.4", "sglang": "0.4.6", "transformers": "5.0", "trtllm": 
 
 
 def request_of(options: LoadOptions, **served: Any) -> EngineRequest:
-    """Return the request for options of `load`, with the settings of a named profile. served: further fields.
-    Raises UsageError."""
+    """Return the request for options of `load` and a named profile. served: more fields."""
     options = plan.with_profile(options, anywhere=True) if options.profile != AUTO else options
-    if options.quality.lossy or options.quality.role == "speed":
-        what = f"lossy {options.quality.lossy}" if options.quality.lossy else "role speed"
-        raise UsageError(f"{what} changes the text: other engines are told lossless settings only")
+    if lossy := options.quality.lossy or ("role speed" if options.quality.role == "speed" else ""):
+        raise UsageError(f"{lossy} changes the text: other engines are told lossless settings only")
     given, usual = options.drafting.given, asdict(EngineOptions())
     given.pop("drafters", None)
     return EngineRequest(
@@ -53,12 +48,6 @@ def request_of(options: LoadOptions, **served: Any) -> EngineRequest:
         corpora=tuple(map(str, options.corpora)), **served,
         engine_options={n: v for n, v in asdict(options.engine).items() if v != usual[n] and n != "n_ctx"},
     )  # fmt: skip
-
-
-def not_passed_on(engine: str, request: EngineRequest) -> list[str]:
-    """Return the settings of how Paceline runs a model that the engine has in its own way."""
-    known = llama.RUN_FLAGS if engine.startswith("llama") else ()
-    return [f"{name} {value}" for name, value in request.engine_options.items() if name not in known]
 
 
 def command(engine: str, request: EngineRequest) -> list[str]:

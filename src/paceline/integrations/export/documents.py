@@ -28,20 +28,22 @@ def method_of(engine: str, request: EngineRequest, *known: str) -> str:
     return method
 
 
-def arguments(values: dict[str, Any]) -> list[str]:
-    return [f"{name}={value!r}" for name, value in values.items()]
+def call(name: str, *words: str, **values: Any) -> str:
+    """Return a call in Python."""
+    return f"{name}({', '.join([*words, *(f'{key}={value!r}' for key, value in values.items())])})"
 
 
 def transformers(request: EngineRequest) -> dict[str, str]:
     """Return a program, and its arguments (generation/configuration_utils.py)."""
     method, given = method_of("transformers", request, COPIES, DRAFT_MODEL, MTP), request.drafting_settings
     n_draft, generate, assistant = request.n_draft or N_DRAFT.get(method), dict[str, Any](), dict[str, Any]()
+    target, draft = (
+        export.safetensors("transformers", it) for it in (request.model, request.draft or request.model)
+    )
     if method == COPIES:
-        generate = {
-            "prompt_lookup_num_tokens": n_draft,
-            "max_matching_ngram_size": request.drafting.ngram_max,
-        }
-    elif method == MTP:
+        longest = request.drafting.ngram_max
+        generate = {"prompt_lookup_num_tokens": n_draft, "max_matching_ngram_size": longest}
+    elif method == MTP and not request.draft:
         generate = {"use_mtp": True}
         request.require_version("transformers", "use_mtp", SINCE)
         if request.n_draft:
@@ -50,45 +52,46 @@ def transformers(request: EngineRequest) -> dict[str, str]:
         assistant = {"num_assistant_tokens": n_draft, "num_assistant_tokens_schedule": "constant"}
         if "p_min" in given or given.get("policy") == "fixed":
             assistant["assistant_confidence_threshold"] = request.drafting.budget.p_min
-    translated = {COPIES: "ngram_max", DRAFT_MODEL: "p_min"}.get(method, "")
-    request.require_supported_settings("transformers", (translated,))
-    load = "AutoModelForCausalLM.from_pretrained"
-    target, words = export.safetensors("transformers", request.model), ["**inputs", *arguments(generate)]
+    request.require_supported_settings(
+        "transformers", {COPIES: ("ngram_max",), DRAFT_MODEL: ("p_min",)}.get(method, ())
+    )
+    load, words = "AutoModelForCausalLM.from_pretrained", ["**inputs"]
     out = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
     out += [f"tokenizer = AutoTokenizer.from_pretrained({target!r})", f"model = {load}({target!r})"]
     if assistant:
-        out += [f"assistant = {load}({export.safetensors('transformers', request.draft)!r})"]
-        out += [f"assistant.generation_config.update({', '.join(arguments(assistant))})"]
-        words.append("assistant_model=assistant")
-    out += ['inputs = tokenizer("...", return_tensors="pt")', f"output = model.generate({', '.join(words)})"]
-    out += ["print(tokenizer.decode(output[0]))"]
+        out += [f"assistant = {load}({draft!r})", call("assistant.generation_config.update", **assistant)]
+        words += ["assistant_model=assistant"]
+    out += ['inputs = tokenizer("...", return_tensors="pt")']
+    out += [f"output = {call('model.generate', *words, **generate)}", "print(tokenizer.decode(output[0]))"]
     return {"python": "\n".join(out), "json": json.dumps({"generate": generate, "assistant": assistant})}
 
 
 def trtllm(request: EngineRequest) -> dict[str, str]:
-    """Return the file of `trtllm-serve --extra_llm_api_options FILE`, and a program."""
+    """Return the file of `trtllm-serve --extra_llm_api_options FILE`."""
     method, old = method_of("TensorRT-LLM", request, *TYPES), request.older_than("1.3")
+    model, draft = (
+        export.safetensors("TensorRT-LLM", it) for it in (request.model, request.draft or request.model)
+    )
     options: dict[str, Any] = {"max_seq_len": request.n_ctx} if request.n_ctx else {}
+    config: dict[str, Any] = {}
+    kind = "Eagle" if old and method == "eagle3" else TYPES.get(method, "")
+    request.require_version("TensorRT-LLM", kind, SINCE)
     if method:
-        kind = TYPES[method]
-        request.require_version("TensorRT-LLM", kind, SINCE)
-        config: dict[str, Any] = {"decoding_type": "Eagle" if old and kind == "Eagle3" else kind}
         length = "num_nextn_predict_layers" if old and method == MTP else "max_draft_len"
-        config[length] = request.n_draft or N_DRAFT.get(method, N_DRAFT[COPIES])
+        if (n_draft := request.n_draft or (N_DRAFT | {"suffix": 8}).get(method)) is None:
+            raise UsageError(f"TensorRT-LLM's {kind} needs the length of its blocks: give the longest draft")
+        config = {length: n_draft}
         config |= {"max_matching_ngram_size": request.drafting.ngram_max} if method == COPIES else {}
-        if request.draft:
-            name = "speculative_model_dir" if old else "speculative_model"
-            config[name] = export.safetensors("TensorRT-LLM", request.draft)
+        config |= {"speculative_model_dir" if old else "speculative_model": draft} if request.draft else {}
         # Some versions decode greedily without it, whatever a request wants.
         config |= {} if old else {"allow_advanced_sampling": True}
         options |= {"disable_overlap_scheduler": True} if method in (COPIES, DRAFT_MODEL) else {}
-        options["speculative_config"] = config
     request.require_supported_settings("TensorRT-LLM", ("ngram_max",) if method == COPIES else ())
-    words = [repr(export.safetensors("TensorRT-LLM", request.model)), *arguments(options)]
+    options |= {"speculative_config": {"decoding_type": kind, **config}} if method else {}
+    yaml = "\n".join(f"{key}: {json.dumps(value)}" for key, value in options.items())
     return {
-        "yaml": "\n".join(f"{name}: {json.dumps(value)}" for name, value in options.items()),
+        "yaml": f"# trtllm-serve {model} --extra_llm_api_options FILE\n{yaml}",
         "json": json.dumps(options),
-        "python": f"from tensorrt_llm import LLM\n\nllm = LLM({', '.join(words)})",
     }
 
 
@@ -96,19 +99,14 @@ def ollama(request: EngineRequest) -> dict[str, str]:
     """Return a Modelfile (docs/modelfile.mdx, parser/parser.go). The file of a DRAFT states its kind."""
     method = method_of("Ollama", request, MTP, "dflash")
     request.require_supported_settings("Ollama", ())
+    name, draft = request.model.removeprefix("ollama:"), Path(export.strip_prefix(request.draft or "."))
+    if name == request.model and not Path(name := export.strip_prefix(name)).exists():
+        name = "hf.co/" + ":".join(["/".join(name.split("/")[:2]), *name.split("/")[2:]])
+    if not draft.exists():
+        raise UsageError(f"{request.draft}: Ollama takes a draft from a file: give its file")
     n_draft = (request.n_draft or N_DRAFT.get(method)) if method else 0
-    out = [f"FROM {ollama_name(request.model)}"]
-    out += [f"DRAFT {ollama_name(request.draft)}"] if request.draft else []
+    out = [f"FROM {Path(name).absolute() if Path(name).exists() else name}"]
+    out += [f"DRAFT {draft.absolute()}"] if request.draft else []
     out += [f"PARAMETER num_ctx {request.n_ctx}"] if request.n_ctx else []
-    return {
-        "modelfile": "\n".join(
-            [*out, *([] if n_draft is None else [f"PARAMETER draft_num_predict {n_draft}"])]
-        )
-    }
-
-
-def ollama_name(name: str) -> str:
-    if name.startswith("ollama:"):
-        return name.removeprefix("ollama:")
-    known = export.strip_prefix(name)
-    return str(Path(known).absolute()) if Path(known).exists() else f"hf.co/{known}"
+    out += [] if n_draft is None else [f"PARAMETER draft_num_predict {n_draft}"]
+    return {"modelfile": "\n".join(out)}

@@ -12,7 +12,6 @@ from typing import Any
 from paceline.drafter_table import DRAFT
 from paceline.settings import Drafting, make_settings
 from paceline.speculative.errors import UsageError
-from paceline.speculative.printable import printable
 from paceline.system.strict_json import parse_json
 
 COPIES = "copies"  # any drafter that copies from texts
@@ -111,7 +110,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a version, without a release candidate's. Raises UsageError."""
     if match := VERSION.fullmatch(text):
         return tuple(map(int, match[1].split(".")))
-    raise UsageError(f"version {printable(text)[:40]}: write numbers, such as 0.9.2 or b8955")
+    raise UsageError(f"version {text[:40]!r}: write numbers, such as 0.9.2 or b8955")
 
 
 def method_for(engine: str, request: EngineRequest) -> str:

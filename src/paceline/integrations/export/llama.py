@@ -32,9 +32,9 @@ def arguments(request: EngineRequest, program: str = SERVER) -> list[str]:
         out += speculation(request, program, method)
     elif program != SERVER:
         raise UsageError(f"{program} only decodes with drafts: use --to {SERVER}")
-    for name in RUN_FLAGS.keys() & request.engine_options.keys():
-        value = str(request.engine_options[name])
-        out += [word for flag in RUN_FLAGS[name].split() for word in (flag, ON_OFF.get(value, value))]
+    for name, value in request.engine_options.items():
+        text = ON_OFF.get(str(value), str(value))
+        out += [word for flag in RUN_FLAGS.get(name, "").split() for word in (flag, text)]
     return [*out, *request.server_args("--ctx-size", RESERVED_FLAGS, name="--alias")]
 
 
@@ -43,13 +43,8 @@ def speculation(request: EngineRequest, program: str, method: str) -> list[str]:
     names, given, drafting = ",".join(request.drafters), request.drafting_settings, request.drafting
     copies, typed, old = method == COPIES, program in (SERVER, SIMPLE), request.older_than(RENAMED)
     kind = CACHE if program == LOOKUP or (copies and names == "ngram") else TYPES.get(method, "")
-    unusual = copies and names not in ("auto", "ngram" if kind == CACHE else "lookup")
-    if (
-        unusual
-        or not kind
-        or (program == TREE and method != DRAFT_MODEL)
-        or (program == LOOKUP and not copies)
-    ):
+    possible = {TREE: method == DRAFT_MODEL, LOOKUP: copies}.get(program, bool(kind))
+    if not possible or (copies and names not in ("auto", "ngram" if kind == CACHE else "lookup")):
         what = names if copies else method
         raise UsageError(f"{program} has no counterpart of {what}: {ADVICE.get(program, OTHERWISE)}")
     if typed:
@@ -69,7 +64,7 @@ def speculation(request: EngineRequest, program: str, method: str) -> list[str]:
         flags["--spec-ngram-size-n" if old else "--spec-ngram-simple-size-n"] = drafting.ngram_max
     if program == TREE:
         translated |= {"width", "p_split"}
-        flags |= {"-np": drafting.width} if drafting.width > 1 else {}
+        flags |= {"-np": drafting.width} if "width" in given else {}
         flags |= {"--draft-p-split": f"{drafting.p_split:g}"} if "p_split" in given else {}
     elif not copies and ("p_min" in given or given.get("policy") == "fixed"):
         translated.add("p_min")

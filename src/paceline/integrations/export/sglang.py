@@ -1,5 +1,5 @@
-"""The arguments of `sglang serve`, as of 0.5.23 (srt/arg_groups/speculative_hook.py, fields/spec.py) and of
-versions since 0.4.6 (srt/server_args.py of their wheels)."""
+"""The arguments of `sglang serve`, as of 0.5.23 (srt/arg_groups/speculative_hook.py, fields/spec.py) and
+since 0.4.6 (srt/server_args.py)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ from paceline.speculative.errors import UsageError
 EAGLES = ("eagle", "eagle3")
 AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone", "nextn")
 BLOCK_VERIFICATION_METHODS = (*EAGLES, "dflash", "dspark")
-SINCE = {
-    "standalone": "0.5.2",
-    "ngram": "0.5.3",
-    "dflash": "0.5.12",
-    "dspark": "0.5.23",
-    "verify block": "0.5.23",
-}
+SINCE = {"standalone": "0.5.2", "ngram": "0.5.3", "dflash": "0.5.12"}
+SINCE |= dict.fromkeys(("dspark", "verify block"), "0.5.23")
 RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
 
 

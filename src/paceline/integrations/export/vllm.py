@@ -1,5 +1,5 @@
-"""The arguments of `vllm serve`, as of 0.33 (config/speculative.py, engine/arg_utils.py) and of versions since
-0.6.4 (docs.vllm.ai/en/vX)."""
+"""The arguments of `vllm serve`, as of 0.33 (config/speculative.py, engine/arg_utils.py), and since 0.6.4
+(docs.vllm.ai/en/vX)."""
 
 from __future__ import annotations
 
