@@ -55,6 +55,12 @@ GOLDEN: list[tuple[str, str, dict[str, Any], str]] = [
     (LLAMA, "", {**COPIED, "engine_options": {"flash_attention": True, "cache_type": "q8_0"}},
      f"{LLAMA} -hf {GGUF} --spec-type ngram-simple --spec-ngram-simple-size-m 9 --spec-ngram-simple-size-n 2 "
      "-fa on -ctk q8_0 -ctv q8_0"),
+    (LLAMA, "", {"drafters": ("none",)}, f"{LLAMA} -hf {GGUF}"),
+    (LLAMA, "", {}, f"{LLAMA} -hf {GGUF} --spec-type ngram-simple"),
+    (LLAMA, "", {"drafters": ("mtp",), "n_draft": 2}, f"{LLAMA} -hf {GGUF} --spec-type draft-mtp "
+     "--spec-draft-n-max 2"),
+    (LLAMA, "10819", {"draft": "h/T-eagle3-GGUF:Q8_0", "name": "m", "n_ctx": 512, "extra_args": ("-x",)},
+     f"{LLAMA} -hf {GGUF} -hfd h/T-eagle3-GGUF:Q8_0 --spec-type draft-eagle3 --ctx-size 512 --alias m -x"),
     (LLAMA, "", {"drafters": ("ngram",)}, f"{LLAMA} -hf {GGUF} --spec-type ngram-cache"),
     (SIMPLE, "", PAIR,
      f"{SIMPLE} {HUB} --spec-type draft-simple --spec-draft-n-max 8 --spec-draft-p-min 0.6"),
@@ -130,6 +136,11 @@ def test_transformers_takes_the_exported_arguments() -> None:
         ("vllm", "0.14.1", FIXED, "vLLM 0.14.1 is not known to have draft_model: 0.15 has it"),
         ("vllm", "0.20", {"drafters": ("suffix",)}, "not known to have suffix"),
         ("sglang", "0.5.1", {"draft": DRAFT}, "not known to have standalone"),
+        (LLAMA, "", {"drafters": ("suffix",)}, "no counterpart of suffix"),
+        (LLAMA, "", {"draft": "h/eagle-GGUF:F16"}, "no counterpart of eagle"),
+        (LLAMA, "", {"drafters": ("mtp",), "drafting_settings": {"width": 3}}, "no counterpart of width"),
+        (LLAMA, "", {"extra_args": ("--spec-type", "x")}, "--spec-type is made by Paceline"),
+        (LLAMA, "", {"draft": DRAFT}, "reads GGUF files only"),
         (LLAMA, "7000", {}, "not known to have ngram-simple: 7864 has it"),
         (LLAMA, "9999", {"draft": "h/T-eagle3-GGUF:Q8_0"}, "not known to have draft-eagle3"),
         (LLAMA, "", {"drafters": ("ngram",), "n_draft": 4}, "drafts 8 tokens by ngram-cache"),
@@ -144,7 +155,7 @@ def test_transformers_takes_the_exported_arguments() -> None:
         ("transformers", "", {"drafters": ("mtp",), "n_draft": 2}, "all MTP layers, not 2"),
         ("trtllm", "1.2", {"drafters": ("suffix",)}, "not known to have SA"),
         ("trtllm", "", {"draft": "h/dflash"}, "needs the length of its blocks"),
-        ("ollama", "", {}, "no counterpart of copies: it has mtp, dflash"),
+        ("ollama", "", {}, "no counterpart of lookup: it has mtp, dflash"),
         ("ollama", "", {"draft": "h/dflash"}, "takes a draft from a file"),
     ],
 )
@@ -218,8 +229,6 @@ def test_an_imported_profile_is_exported_for_another_machine(
     assert (tmp_path / "command").read_text() == f"{LLAMA} -m {target} {simple} -t 2\n"
     assert (done.code, done.out, "(of the machine " in done.err) == (0, "", True)
     (profile,) = profiles.every(pytest.fail)
-    profiles.write_atomic(
-        profile.path, profile.path.read_text().replace('"threads": 2', '"lossy": "experts=2"')
-    )
+    profile.path.write_text(profile.path.read_text().replace('"threads": 2', '"lossy": "experts=2"'))
     refused = run_command(capsys, *export_it)
     assert (refused.code, "experts=2 changes the text" in refused.err) == (2, True)

@@ -64,11 +64,8 @@ def exported(engine: str, request: EngineRequest, form: str = "") -> str:
         raise unknown("engine", engine, TARGETS)
     if request.version and version_numbers(request.version) < version_numbers(OLDEST[engine]):
         raise UsageError(f"{engine} {request.version}: names are known here since {OLDEST[engine]}")
-    if engine in DOCUMENTS:
-        texts = DOCUMENTS[engine](request)
-    else:
-        words = command(engine, request)
-        texts = {"command": shlex.join(words), "json": json.dumps(words)}
+    words = command(engine, request) if engine in COMMANDS else []
+    texts = {"command": shlex.join(words), "json": json.dumps(words)} if words else DOCUMENTS[engine](request)
     if form and form not in texts:
         raise unknown(f"format for {engine}", form, texts)
     return texts[form or next(iter(texts))]

@@ -23,8 +23,8 @@ def method_of(engine: str, request: EngineRequest, *known: str) -> str:
     method, names = export.method_for(engine, request), ",".join(request.drafters)
     method = names if method == COPIES and names not in ("auto", "lookup") else method
     if method not in ("", *known):
-        choices = ", ".join(known).replace(COPIES, "lookup")
-        raise UsageError(f"{engine} has no counterpart of {method}: it has {choices}")
+        why = f"has no counterpart of {method}: it has {', '.join(known)}".replace(COPIES, "lookup")
+        raise UsageError(f"{engine} {why}")
     return method
 
 
@@ -37,9 +37,7 @@ def transformers(request: EngineRequest) -> dict[str, str]:
     """Return a program, and its arguments (generation/configuration_utils.py)."""
     method, given = method_of("transformers", request, COPIES, DRAFT_MODEL, MTP), request.drafting_settings
     n_draft, generate, assistant = request.n_draft or N_DRAFT.get(method), dict[str, Any](), dict[str, Any]()
-    target, draft = (
-        export.safetensors("transformers", it) for it in (request.model, request.draft or request.model)
-    )
+    target, draft = export.pair("transformers", request)
     if method == COPIES:
         longest = request.drafting.ngram_max
         generate = {"prompt_lookup_num_tokens": n_draft, "max_matching_ngram_size": longest}
@@ -52,9 +50,8 @@ def transformers(request: EngineRequest) -> dict[str, str]:
         assistant = {"num_assistant_tokens": n_draft, "num_assistant_tokens_schedule": "constant"}
         if "p_min" in given or given.get("policy") == "fixed":
             assistant["assistant_confidence_threshold"] = request.drafting.budget.p_min
-    request.require_supported_settings(
-        "transformers", {COPIES: ("ngram_max",), DRAFT_MODEL: ("p_min",)}.get(method, ())
-    )
+    translated = {COPIES: "ngram_max", DRAFT_MODEL: "p_min"}.get(method, "")
+    request.require_supported_settings("transformers", (translated,))
     load, words = "AutoModelForCausalLM.from_pretrained", ["**inputs"]
     out = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
     out += [f"tokenizer = AutoTokenizer.from_pretrained({target!r})", f"model = {load}({target!r})"]
@@ -69,9 +66,7 @@ def transformers(request: EngineRequest) -> dict[str, str]:
 def trtllm(request: EngineRequest) -> dict[str, str]:
     """Return the file of `trtllm-serve --extra_llm_api_options FILE`."""
     method, old = method_of("TensorRT-LLM", request, *TYPES), request.older_than("1.3")
-    model, draft = (
-        export.safetensors("TensorRT-LLM", it) for it in (request.model, request.draft or request.model)
-    )
+    model, draft = export.pair("TensorRT-LLM", request)
     options: dict[str, Any] = {"max_seq_len": request.n_ctx} if request.n_ctx else {}
     config: dict[str, Any] = {}
     kind = "Eagle" if old and method == "eagle3" else TYPES.get(method, "")
@@ -89,10 +84,8 @@ def trtllm(request: EngineRequest) -> dict[str, str]:
     request.require_supported_settings("TensorRT-LLM", ("ngram_max",) if method == COPIES else ())
     options |= {"speculative_config": {"decoding_type": kind, **config}} if method else {}
     yaml = "\n".join(f"{key}: {json.dumps(value)}" for key, value in options.items())
-    return {
-        "yaml": f"# trtllm-serve {model} --extra_llm_api_options FILE\n{yaml}",
-        "json": json.dumps(options),
-    }
+    usage = f"# trtllm-serve {model} --extra_llm_api_options FILE"
+    return {"yaml": f"{usage}\n{yaml}", "json": json.dumps(options)}
 
 
 def ollama(request: EngineRequest) -> dict[str, str]:

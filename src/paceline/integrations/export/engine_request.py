@@ -150,11 +150,12 @@ def strip_prefix(text: str) -> str:
     raise UsageError(f"{text}: other engines do not know this model: {advice}")
 
 
-def safetensors(engine: str, name: str) -> str:
-    """Return a model's name as `strip_prefix` does. Raises UsageError for a GGUF file, too."""
-    if is_gguf(known := strip_prefix(name)):
-        raise UsageError(f"{known}: {engine} reads no GGUF files: give the model in safetensors")
-    return known
+def pair(engine: str, request: EngineRequest) -> tuple[str, str]:
+    """Return the names of the model and the draft, or "". Raises UsageError for a GGUF file, too."""
+    names = tuple(strip_prefix(name) if name else "" for name in (request.model, request.draft))
+    if gguf := [name for name in names if name and is_gguf(name)]:
+        raise UsageError(f"{gguf[0]}: {engine} reads no GGUF files: give the model in safetensors")
+    return names[0], names[1]
 
 
 def is_gguf(name: str) -> bool:

@@ -19,13 +19,16 @@ SINCE = {DRAFT_MODEL: "0.15", MTP: "0.11", "eagle": "0.9", "eagle3": "0.9"}
 SINCE |= dict.fromkeys(("dflash", "dspark", "verify block", "cross_vocab tli"), PLUGIN)
 OLD_FLAGS = {"model": "--speculative-model", "num_speculative_tokens": "--num-speculative-tokens"}
 OLD_FLAGS |= {f"prompt_lookup_{end}": f"--ngram-prompt-lookup-{end}" for end in ("min", "max")}
+KEYS: dict[tuple[str, str], dict[str, Any]] = {
+    ("verify", "block"): {"rejection_sample_method": "block"},
+    ("cross_vocab", "tli"): {"use_heterogeneous_vocab": True},
+}
 RESERVED_FLAGS = ("--spec", "-sc", "--additional-config")
 
 
 def arguments(request: EngineRequest) -> list[str]:
     """Return the command. Raises UsageError if vLLM cannot do it losslessly."""
-    model = export.safetensors("vLLM", request.model)
-    draft = export.safetensors("vLLM", request.draft) if request.draft else ""
+    model, draft = export.pair("vLLM", request)
     out = ["vllm", "serve", model]
     if method := export.method_for("vLLM", request):
         speculative, section = configuration(request, method, draft)
@@ -52,23 +55,16 @@ def configuration(request: EngineRequest, method: str, draft: str) -> tuple[dict
     elif method == "dflash":
         raise UsageError(f"vLLM's {method} needs the length of its blocks: give the longest draft")
     translated = {*PORTFOLIO_SETTINGS, "corpora"} if copies else set[str]()
-    if given.get("verify") == "block":
-        request.require_version("vLLM", "verify block", SINCE)
-        out["rejection_sample_method"] = "block"
-        translated.add("verify")
-    if method == DRAFT_MODEL and given.get("cross_vocab") == "tli":
-        request.require_version("vLLM", "cross_vocab tli", SINCE)
-        out["use_heterogeneous_vocab"] = True
-        translated.add("cross_vocab")
+    for (name, value), words in KEYS.items():
+        if given.get(name) == value and (name == "verify" or method == DRAFT_MODEL):
+            request.require_version("vLLM", f"{name} {value}", SINCE)
+            out |= words
+            translated.add(name)
     request.require_supported_settings(f"vLLM's {out.get('method', method)}", translated)
-    if not copies:
-        return out, {}
     section: dict[str, Any] = {name: given[name] for name in PORTFOLIO_SETTINGS if name in given}
-    if request.drafters != ("auto",):
-        section["drafters"] = list(request.drafters)
-    if request.corpora:
-        section["corpora"] = list(request.corpora)
-    return out, section
+    lists = {"drafters": request.drafters, "corpora": request.corpora}
+    section |= {name: list(names) for name, names in lists.items() if names not in ((), ("auto",))}
+    return out, section if copies else {}
 
 
 def ngrams(request: EngineRequest) -> dict[str, Any]:
