@@ -33,37 +33,37 @@ IMPORT_OPTIONS = OptionGroup(option_table(
 ))  # fmt: skip
 
 
-@with_option_groups(models=EXPORTED, drafting=groups.DRAFTING_OPTIONS, asked=EXPORT_OPTIONS)
+@with_option_groups(models=EXPORTED, drafting=groups.DRAFTING_OPTIONS, output=EXPORT_OPTIONS)
 def export(
     *, models: Any, drafters: options.Drafters = None, drafting: Any, corpora: options.Corpora = None,
-    asked: Any, force: options.Force = False,
+    output: Any, force: options.Force = False,
 ) -> int:  # fmt: skip
     """Write the settings as another engine's own: a command, a file or a program.
 
     What the engine cannot do is refused, and so is what changes the text."""
     if models.target is None:
         raise UsageError("no model: name it (-m)")
-    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora, profile=asked["profile"])
+    loading = groups.with_drafting(models, drafters, drafting, corpora=corpora, profile=output["profile"])
     from paceline.integrations.export import exported, llama, request_of
-    from paceline.system.whole import write_output
+    from paceline.system.whole import check_output
 
-    request = request_of(loading, version=asked["version"])
-    text = exported(asked["to"], request, asked["form"]) + "\n"
-    known = llama.RUN_FLAGS if asked["to"].startswith("llama") else ()
+    request = request_of(loading, version=output["version"])
+    text = exported(output["to"], request, output["form"]) + "\n"
+    known = llama.RUN_FLAGS if output["to"].startswith("llama") else ()
     if rest := sorted(request.engine_options.keys() - known):
-        print_note(f"left to {asked['to']}, as it is how Paceline runs a model: {', '.join(rest)}")
-    if asked["out"] is None:
+        print_note(f"left to {output['to']}, as it is how Paceline runs a model: {', '.join(rest)}")
+    if output["out"] is None:
         sys.stdout.write(text)
     else:
-        with write_output(asked["out"], force=force) as part:
-            part.write_text(text, "utf-8")
+        check_output(output["out"], force=force)
+        output["out"].write_text(text, "utf-8")
     return 0
 
 
-@with_option_groups(asked=IMPORT_OPTIONS, models=MODEL)
+@with_option_groups(output=IMPORT_OPTIONS, models=MODEL)
 def import_(
     *, source: Annotated[list[str], argument("SOURCE", "A text, a file, - (stdin), or after -- a command.")],
-    asked: Any, models: Any,
+    output: Any, models: Any,
 ) -> int:  # fmt: skip
     """Print the options of `paceline run` that mean the same as vLLM's configuration or llama-server's flags.
 
@@ -77,16 +77,16 @@ def import_(
         source = [sys.stdin.read()]
     elif len(source) == 1 and len(source[0]) < 256 and Path(source[0]).is_file():
         source = [read_text(Path(source[0]))]
-    settings, rest = imported(asked["engine"], source)
+    settings, rest = imported(output["engine"], source)
     settings |= {} if models.target is None else {"target": str(models.target)}
     checked = LoadOptions.of(**settings)
     for item in rest:
         print_note(f"no counterpart: {item}")
     print(f"paceline run {as_options(settings)}")
-    if asked["save"] is not None:
+    if output["save"] is not None:
         if (name := settings.pop("target", None)) is None:
             raise UsageError("--save stores a profile for a model: name it (-m)")
         target = {"name": name, "fingerprint": plan.target_fingerprint(checked)}
-        Profile(asked["save"], ANY_TASK, target, plan.machine(), settings).save()
-        print_note(f"saved: --profile {asked['save']} with -m {name}")
+        Profile(output["save"], ANY_TASK, target, plan.machine(), settings).save()
+        print_note(f"saved: --profile {output['save']} with -m {name}")
     return 0

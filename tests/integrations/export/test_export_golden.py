@@ -202,6 +202,8 @@ def test_import_says_what_means_the_same_and_what_has_no_counterpart(
     ("engine", "text", "words"),
     [
         ("vllm", '{"method": "ngra', "cannot be read: Unterminated string"),
+        *(("vllm", text, "no JSON object, and no command") for text in ("", "[1]")),
+        ("vllm", '{"method": [1]}', "unknown method of vLLM"),
         ("vllm", '{"method": "ngrams"}', "unknown method of vLLM 'ngrams' .did you mean ngram"),
         (LLAMA, "llama-server -c many", "cannot be read: no number"),
         (LLAMA, "llama-server 'x", "cannot be read: No closing quotation"),

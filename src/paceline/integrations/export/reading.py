@@ -49,12 +49,14 @@ def imported(engine: str, source: Sequence[str]) -> Imported:
             source = ["--speculative-config", source[0]]
         words = [*source] if len(source) > 1 else shlex.split(source[0].replace("\\\n", " "))
         flags: dict[str, str] = {}
-        for word, value in zip(words, [*words[1:], "-x"], strict=True):
+        for word, value in zip(words, [*words[1:], "-x"], strict=False):
             name, equals, same = word.partition("=")
             if FLAG.match(word):
                 flags[name] = same if equals else "" if FLAG.match(value) else value
             elif word == "serve":
                 flags["--model"] = value
+        if not flags:
+            raise ValueError("no JSON object, and no command with flags")
         return readers[engine](flags)
     except ValueError as error:
         raise UsageError(f"this cannot be read: {printable(str(error))[:80]}") from error
@@ -64,9 +66,11 @@ def from_vllm(flags: dict[str, str]) -> Imported:
     names = [name for name in ("-sc", "--speculative-config", "--speculative_config") if name in flags]
     rest = parse_json(flags.pop(names[0])) if names else {}
     model, rule = str(rest.pop("model", "")), rest.pop("rejection_sample_method", "standard")
-    method = rest.pop("method", "") or ("ngram" if model in ("", "[ngram]", "ngram") else draft_kind(model))
+    method = str(rest.pop("method", "")) or (
+        "ngram" if model in ("", "[ngram]", "ngram") else draft_kind(model)
+    )
     if method not in METHODS:
-        raise unknown("method of vLLM", str(method), METHODS)
+        raise unknown("method of vLLM", method, METHODS)
     settings: dict[str, Any] = {"drafters": [METHODS[method] if names else "none"]}
     settings |= {"policy": "fixed"} if names else {}
     settings |= {"draft": model} if method not in ("ngram", "suffix") and model else {}
