@@ -94,20 +94,27 @@ def resolve(options: LoadOptions) -> LoadPlan:
     return LoadPlan(options, target, draft, kind, confidence, quality, settings)
 
 
-def with_profile(options: LoadOptions) -> LoadOptions:
-    """Return the options with the settings of their profile, which are printed. Raises UsageError."""
+def with_profile(options: LoadOptions, *, anywhere: bool = False) -> LoadOptions:
+    """Return the options with the settings of their profile, which are printed. anywhere: also of another
+    machine's. Raises UsageError."""
     if options.profile in ("", profiles.OFF) or (options.profile == AUTO and not profiles.folder().exists()):
         return options
-    target, _ = model_files(options.target, None, ())
     try:
-        fingerprint = BackendSpec(target, engine_settings(options.engine, target)).identity()["model"]
+        fingerprint = target_fingerprint(options)
     except OSError:  # opening it says what is wrong
         return options
-    profile = profiles.choose(options.profile, fingerprint, machine(), to_stderr)
+    profile = profiles.choose(options.profile, fingerprint, machine(), to_stderr, anywhere=anywhere)
     if profile is None:
         return options
-    to_stderr(f"profile {profile.name}: {profile.command}")
+    where = "" if profile.machine == machine() else f" (of the machine {profile.machine.get('processor')})"
+    to_stderr(f"profile {profile.name}{where}: {profile.command}")
     return profiles.apply(options, profile)
+
+
+def target_fingerprint(options: LoadOptions) -> str:
+    """Return what profiles know the target by. Raises UsageError, or OSError for an unreadable file."""
+    target, _ = model_files(options.target, None, ())
+    return str(BackendSpec(target, engine_settings(options.engine, target)).identity()["model"])
 
 
 def machine() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from paceline.cli import (
     chat,
     corpus,
     doctor,
+    export,
     launch,
     models,
     options,
@@ -55,12 +56,13 @@ COMMANDS: dict[Callable[..., Any], str] = {
     doctor.doctor: "What this machine has, what passes cost, why drafts lose.",
     serve.serve: "An OpenAI-compatible server.",
     launch.launch: "An agent or a chat page, set up for a server.",
+    export.export: "Settings for vLLM, llama-server and others.",
+    export.import_: "Settings from vLLM or llama-server.",
     models.pull: "Download a model.",
 }
 for _command, _help in COMMANDS.items():
-    app.command(_command.__name__.strip("_"), cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(
-        _command
-    )
+    _name = _command.__name__.rstrip("_")
+    app.command(_name, cls=GroupedCommand, short_help=_help, epilog=options.EPILOG)(_command)
 for _name, _group in {"corpus": corpus, "profile": tune, "views": variants, "zoo": models}.items():
     app.add_typer(_group.app, name=_name)
 

@@ -27,7 +27,7 @@ _COMMON = """\
 --host --port --api-key-file --alias --engine --sessions --queue --timeout --replicas --methods --suite
 --minutes --full --items --baseline --prompts --samples --limit --cost-curve --chat-template --data --epochs
 --out --experts --max-rise --shares --min-agreement --context-lengths --refresh --task --measure --folder
---continue --tries"""
+--continue --tries --to --engine-version --format --from --save"""
 COMMON = frozenset(_COMMON.split())
 EXAMPLES = {
     "run": (
@@ -150,6 +150,7 @@ COMPLETIONS: dict[str, Callable[..., Iterable[str]]] = {
     "--dtype": _names("settings", "DTYPES"),
     "--task": _names("doctor.drafts", "TASKS"),
     "--engine": _names("integrations.export", "ENGINES"),
+    "--to": _names("integrations.export", "TARGETS"),
 }
 
 

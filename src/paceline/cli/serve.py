@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -100,28 +100,13 @@ def serve(
     if rest and engine is None:
         raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
     if engine is not None:
-        from paceline.integrations.export import EngineRequest, command, launch
-        from paceline.settings import Drafting
+        from paceline.integrations.export import command, launch, request_of
 
         require_unset(engine, given)
         if len(keys) > 1:
             raise UsageError(f"{engine} takes one API key")
-        defaults = {field.name: field.default for field in fields(Drafting)}
-        tuned = {name: value for name, value in drafting.items() if defaults.get(name, value) != value}
-        request = EngineRequest(
-            str(models.target),
-            draft=str(models.draft or ""),
-            drafters=loading.drafting.drafters,
-            n_draft=tuned.pop("n_draft", 0),
-            n_ctx=models.engine.n_ctx,
-            host=host,
-            port=port,
-            name=names[0],
-            api_key=keys[0] if keys else "",
-            corpora=tuple(corpora or ()),
-            drafting_settings=tuned,
-            extra_args=tuple(rest or ()),
-        )
+        served = {"host": host, "port": port, "name": names[0], "api_key": keys[0] if keys else ""}
+        request = request_of(loading, **served, extra_args=tuple(rest or ()))
         return launch(command(engine, request))
     try:
         import fastapi  # noqa: F401

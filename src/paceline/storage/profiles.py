@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -51,13 +52,24 @@ class Profile:
     @property
     def command(self) -> str:
         """The settings as options of the command line."""
-        names = {"draft": "-md", "drafters": "--draft"}
-        words = {names.get(n, f"--{n.replace('_', '-')}"): v for n, v in self.settings.items()}
-        return " ".join(f"{n} {','.join(v) if isinstance(v, list) else v}" for n, v in words.items())
+        return as_options(self.settings)
 
     def save(self) -> None:
         """Write the file, and replace one of the same name. Raises OSError."""
         write_atomic(self.path, json.dumps({"format": FORMAT} | asdict(self), indent=1) + "\n")
+
+
+def as_options(settings: Mapping[str, Any]) -> str:
+    """Return keywords of `load` as options of the command line."""
+    names = {"target": "-m", "draft": "-md", "drafters": "--draft", "corpora": "--corpus"}
+    names |= {"n_ctx": "-c", "flash_attention": "-fa"}
+    texts, words = {"True": "on", "False": "off", "None": "auto"}, list[str]()
+    for name, value in settings.items():
+        for text in (
+            value if name == "corpora" else [",".join(value) if isinstance(value, list) else str(value)]
+        ):
+            words += [names.get(name, f"--{name.replace('_', '-')}"), texts.get(text, text)]
+    return shlex.join(words).replace("--exact-greedy on", "--exact-greedy")
 
 
 def folder() -> Path:
@@ -89,11 +101,14 @@ def every(warn: Warn) -> Iterator[Profile]:
             warn(str(error))
 
 
-def choose(name: str, fingerprint: str, machine: Mapping[str, Any], warn: Warn) -> Profile | None:
-    """Return the profile of a target on a machine. name: AUTO takes the one for any task, or else the only
-    one, if there is one. Raises UsageError for a named one that is missing, or not for these."""
+def choose(
+    name: str, fingerprint: str, machine: Mapping[str, Any], warn: Warn, *, anywhere: bool = False
+) -> Profile | None:
+    """Return the profile of a target on a machine, or else on another (anywhere). name: AUTO takes that for
+    any task, or else the only one. Raises UsageError for a named one that is missing, or not for these."""
     found = [one for one in every(warn) if name in (AUTO, one.name)]
-    fitting = [one for one in found if one.target["fingerprint"] == fingerprint and one.machine == machine]
+    other = [one for one in found if one.target["fingerprint"] == fingerprint]
+    fitting = [one for one in other if one.machine == machine] or (other if anywhere else [])
     if name == AUTO:
         usual = [one for one in fitting if one.name == ANY_TASK]
         return usual[0] if usual else fitting[0] if len(fitting) == 1 else None
@@ -103,7 +118,6 @@ def choose(name: str, fingerprint: str, machine: Mapping[str, Any], warn: Warn) 
         raise UsageError(
             f"no profile {name!r}: `paceline profile list` lists them, `paceline tune` makes one"
         )
-    other = [one for one in found if one.target["fingerprint"] == fingerprint]
     what = f"machine {other[0].machine.get('processor')}" if other else f"model {found[0].target['name']}"
     message = f"profile {name!r} is for the {what}: tune here (paceline tune --profile {name})"
     raise UsageError(printable(message))

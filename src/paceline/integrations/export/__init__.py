@@ -1,33 +1,74 @@
-"""Commands that start another engine with Paceline's settings (docs/engines.md)."""
+"""Paceline's settings as the arguments, files and programs of other engines (docs/engines.md)."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from paceline.integrations.export import llama_server, sglang, vllm
+from paceline import plan
+from paceline.integrations.export import documents, llama, sglang, vllm
 from paceline.integrations.export.engine_request import EngineRequest as EngineRequest
+from paceline.integrations.export.engine_request import version_numbers
+from paceline.settings import AUTO, EngineOptions, LoadOptions
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.speculative.validation import unknown
 
-ENGINES = {"vllm": vllm.arguments, "sglang": sglang.arguments, "llama-server": llama_server.arguments}
-INSTALL = {
-    "vllm": "pip install vllm==0.33.0",
-    "sglang": "pip install sglang==0.5.23",
-    "llama-server": "build llama.cpp (python benchmarks/native_llama.py)",
-}
+ENGINES: dict[str, Callable[[EngineRequest], list[str]]] = {
+    "vllm": vllm.arguments, "sglang": sglang.arguments, llama.SERVER: llama.arguments,
+}  # fmt: skip
+INSTALL = {"vllm": "pip install vllm==0.33.0", "sglang": "pip install sglang==0.5.23",
+           llama.SERVER: "build llama.cpp (python benchmarks/native_llama.py)"}  # fmt: skip
+PROGRAMS = (llama.SIMPLE, llama.TREE, llama.LOOKUP)  # they answer one prompt
+COMMANDS = ENGINES | {name: partial(llama.arguments, program=name) for name in PROGRAMS}
+DOCUMENTS = {"transformers": documents.transformers, "trtllm": documents.trtllm, "ollama": documents.ollama}
+TARGETS = (*COMMANDS, *DOCUMENTS)
+# The oldest versions whose names are known here.
+OLDEST = dict.fromkeys((llama.SERVER, *PROGRAMS), "5000")
+OLDEST |= {"vllm": "0.6.4", "sglang": "0.4.6", "transformers": "5.0", "trtllm": "1.0", "ollama": "0.32"}
+
+
+def request_of(options: LoadOptions, **served: Any) -> EngineRequest:
+    """Return the request for options of `load` and a named profile. served: more fields."""
+    options = plan.with_profile(options, anywhere=True) if options.profile != AUTO else options
+    if lossy := options.quality.lossy or ("role speed" if options.quality.role == "speed" else ""):
+        raise UsageError(f"{lossy} changes the text: other engines are told lossless settings only")
+    given, usual = options.drafting.given, asdict(EngineOptions())
+    given.pop("drafters", None)
+    return EngineRequest(
+        str(options.target), draft=str(options.draft or ""), drafters=options.drafting.drafters,
+        n_draft=given.pop("n_draft", 0), n_ctx=options.engine.n_ctx, drafting_settings=given,
+        corpora=tuple(map(str, options.corpora)), **served,
+        engine_options={n: v for n, v in asdict(options.engine).items() if v != usual[n] and n != "n_ctx"},
+    )  # fmt: skip
 
 
 def command(engine: str, request: EngineRequest) -> list[str]:
     """Return the command that starts the engine. Raises UsageError if the engine cannot do it losslessly."""
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    return ENGINES[engine](request)
+    if engine not in COMMANDS:
+        raise unknown("engine", engine, COMMANDS)
+    return COMMANDS[engine](request)
+
+
+def exported(engine: str, request: EngineRequest, form: str = "") -> str:
+    """Return a text for an engine. form: command, json, python, yaml or modelfile; "": the usual one.
+    Raises UsageError."""
+    if engine not in TARGETS:
+        raise unknown("engine", engine, TARGETS)
+    if request.version and version_numbers(request.version) < version_numbers(OLDEST[engine]):
+        raise UsageError(f"{engine} {request.version}: names are known here since {OLDEST[engine]}")
+    words = command(engine, request) if engine in COMMANDS else []
+    texts = {"command": shlex.join(words), "json": json.dumps(words)} if words else DOCUMENTS[engine](request)
+    if form and form not in texts:
+        raise unknown(f"format for {engine}", form, texts)
+    return texts[form or next(iter(texts))]
 
 
 def launch(command: Sequence[str]) -> NoReturn:

@@ -16,6 +16,9 @@ from paceline.system.strict_json import parse_json
 
 COPIES = "copies"  # any drafter that copies from texts
 DRAFT_MODEL, MTP = "draft_model", "mtp"
+VERSION = re.compile(r"[bv]?(\d{1,9}(?:\.\d{1,9}){0,2})(?:\.?(?:rc|post|dev|a|b)\d{0,9})?", re.ASCII)
+# Default lengths: copies are cheap, and every token of a draft model costs a pass.
+N_DRAFT = {COPIES: 8, DRAFT_MODEL: 4, MTP: 2, "eagle": 3, "eagle3": 3}
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?")
 # vLLM takes the kind of a draft from its name, in this order (config/speculative.py).
 NAMES = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
@@ -35,8 +38,9 @@ class EngineRequest:
     """The settings of a command for another engine. "" and 0 leave a setting to the engine.
     model, draft: a folder, a GGUF file, or USER/REPO on the hub. name: the model's name in requests.
     drafters: Paceline's names. n_draft: the longest draft. drafting_settings: other fields of Drafting.
-    corpora: names or folders of Paceline's corpora.
-    extra_args: further arguments of the engine ("--tensor-parallel-size", "2")."""
+    corpora: names or folders of Paceline's corpora. engine_options: fields of EngineOptions.
+    extra_args: further arguments of the engine ("--tensor-parallel-size", "2").
+    version: the engine's, such as "0.9.2" or "b8955"; "": the newest that is known here."""
 
     model: str
     draft: str = ""
@@ -50,6 +54,8 @@ class EngineRequest:
     corpora: tuple[str, ...] = ()
     drafting_settings: Mapping[str, Any] = field(default_factory=dict)
     extra_args: tuple[str, ...] = ()
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
 
     def __post_init__(self) -> None:
         if self.drafting.plain and (self.drafting_settings or self.draft or self.corpora):
@@ -60,6 +66,14 @@ class EngineRequest:
         """The settings as Drafting. Raises UsageError."""
         n_draft = {"n_draft": self.n_draft} if self.n_draft else {}
         return make_settings(Drafting, {**self.drafting_settings, **n_draft, "drafters": self.drafters})
+
+    def older_than(self, version: str) -> bool:
+        return bool(self.version) and version_numbers(self.version) < version_numbers(version)
+
+    def require_version(self, engine: str, what: str, since: Mapping[str, str]) -> None:
+        """Raise UsageError if the engine's version is older than the first one known to have something."""
+        if self.older_than(first := since.get(what, "0")):
+            raise UsageError(f"{engine} {self.version} is not known to have {what}: {first} has it")
 
     def require_supported_settings(self, engine: str, translated: Collection[str]) -> None:
         """Raise UsageError for a setting that is neither translated nor the engine's default."""
@@ -90,6 +104,13 @@ class EngineRequest:
                 raise UsageError(f"{flag} is made by Paceline, {why}")
         words = (word for flag, value in flags.items() if value for word in (flag, str(value)))
         return [*words, *self.extra_args]
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version, without a release candidate's. Raises UsageError."""
+    if match := VERSION.fullmatch(text):
+        return tuple(map(int, match[1].split(".")))
+    raise UsageError(f"version {text[:40]!r}: write numbers, such as 0.9.2 or b8955")
 
 
 def method_for(engine: str, request: EngineRequest) -> str:
@@ -127,6 +148,14 @@ def strip_prefix(text: str) -> str:
         return name
     advice = "give its file, its folder, or USER/REPO of the hub"
     raise UsageError(f"{text}: other engines do not know this model: {advice}")
+
+
+def pair(engine: str, request: EngineRequest) -> tuple[str, str]:
+    """Return the names of the model and the draft, or "". Raises UsageError for a GGUF file, too."""
+    names = tuple(strip_prefix(name) if name else "" for name in (request.model, request.draft))
+    if gguf := [name for name in names if name and is_gguf(name)]:
+        raise UsageError(f"{gguf[0]}: {engine} reads no GGUF files: give the model in safetensors")
+    return names[0], names[1]
 
 
 def is_gguf(name: str) -> bool:

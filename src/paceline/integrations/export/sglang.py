@@ -1,4 +1,5 @@
-"""The arguments of `sglang serve`, as of 0.5.23 (srt/arg_groups/speculative_hook.py, fields/spec.py)."""
+"""The arguments of `sglang serve`, as of 0.5.23 (srt/arg_groups/speculative_hook.py, fields/spec.py) and
+since 0.4.6 (srt/server_args.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from paceline.speculative.errors import UsageError
 EAGLES = ("eagle", "eagle3")
 AUTOREGRESSIVE_METHODS = (*EAGLES, "standalone", "nextn")
 BLOCK_VERIFICATION_METHODS = (*EAGLES, "dflash", "dspark")
+SINCE = {"standalone": "0.5.2", "ngram": "0.5.3", "dflash": "0.5.12"}
+SINCE |= dict.fromkeys(("dspark", "verify block"), "0.5.23")
 RESERVED_FLAGS = ("--spec", "--enable-multi-layer-eagle")
 
 
@@ -18,8 +21,10 @@ def arguments(request: EngineRequest) -> list[str]:
     draft = export.strip_prefix(request.draft) if request.draft else ""
     if draft and export.is_gguf(model) != export.is_gguf(draft):
         raise UsageError(f"{model} and {draft}: for SGLang both must be GGUF files, or none")
-    out = ["sglang", "serve", "--model-path", model]
+    start = ["python", "-m", "sglang.launch_server"] if request.older_than("0.5.6") else ["sglang", "serve"]
+    out = [*start, "--model-path", model]
     if method := method_of(request):
+        request.require_version("SGLang", method, SINCE)
         out += ["--speculative-algorithm", method.upper()]
         out += ["--speculative-draft-model-path", draft] if draft else []
         out += flags(request, method)
@@ -51,6 +56,7 @@ def flags(request: EngineRequest, method: str) -> list[str]:
     elif n:
         out = {"dspark-block-size": n} if method == "dspark" else {"num-draft-tokens": n + 1}
     if request.drafting_settings.get("verify") == "block" and method in BLOCK_VERIFICATION_METHODS:
+        request.require_version("SGLang", "verify block", SINCE)
         translated.add("verify")
         blocks = ["--speculative-use-block-verification"]
     request.require_supported_settings(f"SGLang's {method}", translated)
