@@ -38,6 +38,7 @@ class Run:
     """The plan, the measurements and the results of a bench.
     started: the local time. folder: relative paths of the plan begin there. groups: the measurements of each
     item and round. path: of the file, if there is one. skipped: reasons of items that were not measured.
+    sample: a system and its last answer, in pieces with their drafters.
     reading: tokens and seconds of prefills. lost: error of a failed write to the file."""
 
     plan: dict[str, Any]
@@ -47,6 +48,7 @@ class Run:
     status: Status = "running"
     results: list[dict[str, Any]] = field(default_factory=list)
     groups: list[ItemMeasurements] = field(default_factory=list)
+    sample: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     skipped: list[str] = field(default_factory=list)
     reading: list[tuple[int, float]] = field(default_factory=list)
@@ -81,7 +83,7 @@ class Run:
                 for group in self.groups
                 for measurement in group.measurements.values()
             ],
-        } | {name: getattr(self, name) for name in ("status", "plan", "results", "skipped", "provenance")}
+        } | {name: getattr(self, name) for name in ("status", "plan", "results", "sample", "skipped", "provenance")}
 
 
 def require_new(path: Path) -> None:
