@@ -28,7 +28,6 @@ from paceline.speculative.stats import TIME_PARTS, Stats
 from paceline.storage.corpora import Corpora
 from paceline.system.home import to_stderr
 
-
 SECONDS = {part: f"{part}_seconds" for part in TIME_PARTS}  # the fields of Stats
 
 

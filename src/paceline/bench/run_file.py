@@ -83,7 +83,10 @@ class Run:
                 for group in self.groups
                 for measurement in group.measurements.values()
             ],
-        } | {name: getattr(self, name) for name in ("status", "plan", "results", "sample", "skipped", "provenance")}
+        } | {
+            name: getattr(self, name)
+            for name in ("status", "plan", "results", "sample", "skipped", "provenance")
+        }
 
 
 def require_new(path: Path) -> None:
