@@ -1,5 +1,5 @@
-"""Fetch the libraries of the server's page and of reports from the npm registry, into src/paceline/server/page/vendor
-and src/paceline/report/page/vendor.
+"""Fetch the libraries of the server's page and of reports from the npm registry, into the folders page/vendor
+of src/paceline/server and src/paceline/report.
 
 python -m tools.vendor_page
 

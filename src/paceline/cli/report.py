@@ -11,7 +11,7 @@ import typer
 
 from paceline.cli import options
 from paceline.cli.options import OUTPUT, argument, flag, option
-from paceline.cli.output import print_note
+from paceline.cli.output import print_note, strict_json
 from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 # What a record has: the first kind that fits.
 KINDS = {
-    "bench": {"plan", "provenance"}, "replay": {"files", "requests", "results"}, "certify": {"certified"},
-    "doctor": {"hardware"}, "experts": {"experts", "rows"}, "prefill": {"prompt_tokens", "rows"},
-    "train": {"kind", "acceptance"}, "run": {"stats"}, "compare": {"plain", "drafted"},
+    "bench": {"plan", "provenance"}, "tune": {"kind", "format"}, "replay": {"files", "requests", "results"},
+    "certify": {"certified"}, "doctor": {"hardware"}, "experts": {"experts", "rows"},
+    "prefill": {"prompt_tokens", "rows"}, "train": {"kind", "acceptance"}, "run": {"stats"},
+    "compare": {"plain", "drafted"},
 }  # fmt: skip
 DAMAGE = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 
@@ -83,33 +84,31 @@ def read_view(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         lines = [parse_json(file.read_bytes())]  # of several lines
     first = lines[0] if lines else {}
-    first = first.get("card", first)  # of a confidence
-    tune = first.get("kind") == "tune"
-    kind = "tune" if tune else next((kind for kind, has in KINDS.items() if has <= first.keys()), "")
+    first = card if isinstance(card := first.get("card"), dict) else first  # of a confidence
+    kind = next((kind for kind, has in KINDS.items() if has <= first.keys()), "")
     formats = {"bench": run_file.FORMAT, "replay": replay.FORMAT, "doctor": diagnosis.FORMAT, "tune": 1}
-    newest = formats.get(kind, 1)
+    ours = formats.get(kind, 1)
     if not kind:
         raise UsageError(
             f"{path}: is no record of bench, replay, certify, doctor, experts, prefill, train or run"
         )
-    if (number := first.get("format", newest)) != newest:
-        raise UsageError(
-            f"{path}: format {number} of `paceline {kind}` is another version's, ours is {newest}"
-        )
+    if (number := first.get("format", ours)) != ours:
+        raise UsageError(f"{path}: format {number} of `paceline {kind}` is another version's, ours is {ours}")
     try:
         blocks = []
         if kind == "tune":
-            first["stages"] = [line for line in lines[1:] if "results" in line]
+            first["results"] = first["stages"] = [line for line in lines[1:] if "results" in line]
         elif kind == "bench" and "results" not in first:
             first = finished(run_file.read(file)).as_dict()
         elif kind == "replay" and first["results"]:
             blocks = [*tables.blocks(first)]
-        if not first.get("stages" if kind == "tune" else "results", True):
-            raise UsageError(f"{path}: has no results yet: there is nothing to show")
-        return view(kind.replace("compare", "run"), first, blocks)
+        made = view(kind.replace("compare", "run"), strict_json(first), blocks)
     except DAMAGE as error:
         why = f"is damaged, or of another version of `paceline {kind}` ({type(error).__name__}: {error})"
         raise UsageError(f"{path}: {why}") from error
+    if not first.get("results", True):
+        raise UsageError(f"{path}: has no results yet: there is nothing to show")
+    return made
 
 
 def finished(run: Run) -> Run:

@@ -26,6 +26,7 @@ from paceline.speculative.errors import PacelineError, UsageError
 LIBRARIES = {"d3": "vendor/d3-7.9.2.js", "plot": "vendor/plot-0.6.17.js"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_SECONDS = 120
+BROWSER_OPTIONS = ("--window-size=1000,800", "--virtual-time-budget=20000", "--dump-dom")
 PICTURE = re.compile(r'<figure id="([\w-]+)"[^>]* data-png="data:image/png;base64,([^"]+)"')
 View = dict[str, Any]
 
@@ -59,9 +60,13 @@ def view(kind: str, record: Mapping[str, Any], tables: Sequence[Block] = ()) -> 
         tables = [(variants.experts_table if kind == "experts" else variants.prefill_table)(record)]
     elif kind == "train":
         made["title"] = f"{record['kind']} {record.get('target', {}).get('name', '')}"
-        numbers = {name: value for name, value in record["acceptance"].items() if name != "by_position"}
-        rows = tuple((name, _numbers(value)) for name, value in numbers.items())
-        tables = [Block("", ("", "held-out"), rows, 1)]
+        found = record["acceptance"]
+        groups = {name: found[name] for name in ("confidence", "score") if name in found} or {
+            "held-out": found
+        }
+        rows = [(f"{name} {it}", value) for name, group in groups.items() for it, value in group.items()]
+        cells = tuple((name, f"{value:.3g}") for name, value in rows if isinstance(value, (int, float)))
+        tables = [Block("", ("", ""), cells, 1)]
     elif kind == "run":
         drafted = record.get("drafted", record)
         made["lead"] = f"{summary(drafted)}; {details(drafted)}"
@@ -69,60 +74,47 @@ def view(kind: str, record: Mapping[str, Any], tables: Sequence[Block] = ()) -> 
     return made | {"kind": kind, "facts": facts, "tables": [vars(table) for table in tables if table.rows]}
 
 
-def _numbers(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_numbers(one)}" for name, one in value.items() if name != "reliability")
-    return f"{value:.3g}"
-
-
 def render(views: Sequence[View]) -> str:
     """Return the page. Raises ValueError for a number that JSON lacks."""
     data = json.dumps(views, allow_nan=False).replace("<", "\\u003c")
-    folder = files(__name__)
-    texts = {
-        name: (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "plots.js", "page.js")
-    }
-    scripts = [
-        f"/* {(folder / 'vendor' / f'LICENSE-{name}').read_text('utf-8')}*/\n{(folder / file).read_text('utf-8')}"
-        for name, file in LIBRARIES.items()
-    ] + [texts["plots.js"], texts["page.js"]]
+
+    def text(name: str) -> str:
+        return (files(__name__) / name).read_text("utf-8")
+
+    scripts = [f"/* {text(f'vendor/LICENSE-{name}')}*/\n{text(file)}" for name, file in LIBRARIES.items()]
+    scripts += map(text, ("plots.js", "page.js"))
     hashes = [f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts]
-    return Template(texts["page.html"]).substitute(
-        title=html.escape(f"{views[0]['title']} - paceline {views[0]['kind']}"), version=__version__, data=data,
-        style=texts["page.css"], hashes=" ".join(hashes), scripts="\n".join(f"<script>{it}</script>" for it in scripts),
-    )  # fmt: skip
+    inline = "\n".join(f"<script>{script}</script>" for script in scripts)
+    title = html.escape(f"{views[0]['title']} - paceline {views[0]['kind']}")
+    known = {"title": title, "version": __version__, "style": text("page.css"), "hashes": " ".join(hashes)}
+    return Template(text("page.html")).substitute(known, data=data, scripts=inline)
 
 
 def pictures(page: str) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the PNG of each plot, as Chromium draws it. Raises UsageError without a browser."""
+    instead = "save the plots with the PNG buttons of the page"
     if (browser := next(filter(None, map(which, BROWSERS)), None)) is None:
-        why = "--png needs Chromium or Chrome, and none is on PATH"
-        raise UsageError(f"{why}: install one, or save the plots with the PNG buttons of the page")
+        raise UsageError(f"--png needs Chromium or Chrome, and none is on PATH: install one, or {instead}")
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "page.html"
         file.write_text(page, "utf-8")
+        # Containers and root have no sandbox; only the scripts that the page's policy names can run.
         options = [
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
             f"--user-data-dir={folder}",
-            "--window-size=1000,800",
+            *BROWSER_OPTIONS,
         ]
-        options += ["--virtual-time-budget=20000", "--dump-dom", f"{file.as_uri()}#png"]
+        command = [browser, *options, f"{file.as_uri()}#png"]
         try:
-            done = subprocess.run(
-                [browser, *options], capture_output=True, timeout=BROWSER_SECONDS, check=False
-            )
+            done = subprocess.run(command, capture_output=True, timeout=BROWSER_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise PacelineError(
-                f"{browser}: {error}; save the plots with the PNG buttons of the page"
-            ) from error
+            raise PacelineError(f"{browser}: {error}; {instead}") from error
     dom = done.stdout.decode(errors="replace")
     if not (drawn := PICTURE.findall(dom)) and "data-pictures" not in dom:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
-        raise PacelineError(
-            f"{browser}: drew no plot ({lines[-1]}); save them with the PNG buttons of the page"
-        )
+        raise PacelineError(f"{browser}: drew no plot ({lines[-1]}); {instead}")
     yield from ((f"{name}.png", b64decode(data)) for name, data in drawn)
 
 

@@ -68,7 +68,7 @@ function workloads(results, tables) {
   if (categories.size > 1) for (const name of categories) every.set(name, results.filter((one) => one.category === name));
   const rows = [...every].map(([name, some]) => [name, gains(some)]);
   const ends = d3.extent([1, ...rows.flatMap(([, some]) => some.flatMap((row) => [row.low, row.high]))]);
-  const plots = rows.map(([name, some]) => ({ kind: "intervals", title: name, rows: some, wide: name === ALL, ends, ...SPEED }));
+  const plots = rows.map(([name, some]) => ({ kind: "intervals", title: `Speed: ${name}`, rows: some, wide: name === ALL, ends, ...SPEED }));
   const text = "How fast each method is against plain decoding of the same requests: right of the dashed line is faster. Bars are 95% intervals; a filled dot is a clear difference, over six items or more.";
   const sections = results.length ? [part("Speed by workload", text, { plots, tables })] : [];
   for (const { drafter, setting, values } of families(overall(results))) {
@@ -83,7 +83,7 @@ function workloads(results, tables) {
     const best = d3.greatest(speeds.filter((row) => row.series === ALL), (row) => row.y);
     const words = `What ${setting} changes: the speed over plain decoding, and the share of drafted tokens that are accepted.`;
     const peak = best ? ` Over all texts the speed is highest at ${setting} = ${best.x}.` : "";
-    sections.push(part(`Speed against ${setting} (${drafter})`, words + peak, { plots: [line_("Speed", speeds, { x: setting, ...SPEED }), line_("Acceptance", rates, { x: setting, ...RATE })] }));
+    sections.push(part(`Speed against ${setting} (${drafter})`, words + peak, { plots: [line_(`Speed by ${setting}`, speeds, { x: setting, ...SPEED }), line_(`Acceptance by ${setting}`, rates, { x: setting, ...RATE })] }));
   }
   return sections;
 }
@@ -235,9 +235,9 @@ function sample(parts) {
   const answer = element("div", { class: "sample" });
   for (const [text, source] of parts) {
     length.set(source, (length.get(source) ?? 0) + text.length);
-    const last = answer.lastChild;
-    if (last && last.source === source) last.append(text);
-    else answer.append(Object.assign(source === "target" ? element("span", {}, text) : mark(source, text), { source }));
+    const last = answer.lastChild, shown = last ? text : text.replace(/^\n+/, "");
+    if (last && last.source === source) last.append(shown);
+    else if (shown) answer.append(Object.assign(source === "target" ? element("span", {}, shown) : mark(source, shown), { source }));
   }
   const total = d3.sum(length.values());
   const shares = [...length].sort((a, b) => (b[0] === "target") - (a[0] === "target") || b[1] - a[1]);
@@ -262,7 +262,7 @@ function article(view, _, views) {
     return wrap ? [element("div", {}, ...pair)] : pair;
   }));
   const made = element("article", {}, element("p", { class: "kind" }, view.kind), element("h1", {}, view.title));
-  if (view.lead) made.append(element("p", { class: "lead" }, view.lead));
+  if (view.lead) made.append(...view.lead.split(/; (.*)/s).filter(Boolean).map((text) => element("p", { class: "lead" }, text)));
   const all = views.filter((one) => one.kind === view.kind).map((one) => one.record);
   const { tiles = [], sections } = RECORDS[view.kind](view.record, view, all);
   if (tiles.length) made.append(pairs(tiles, "tiles", true));

@@ -38,7 +38,7 @@ function legend(names, colour, width, left) {
     const size = widthOf(name) + 30;
     if (x && x + size > width - left) [x, row] = [0, row + 1];
     const place = { frameAnchor: "top-left", dx: x, dy: 18 * row };
-    marks.push((top) => Plot.dot([0], { ...place, dx: x0(place), dy: place.dy - top + 8, r: 4.5, fill: colour(name) }));
+    marks.push((top) => Plot.dot([0], { ...place, dx: x0(place), dy: place.dy - top + 7.5, r: 4.5, fill: colour(name) }));
     marks.push((top) => Plot.text([name], { ...place, dx: place.dx + 14, dy: place.dy - top + 2, fill: "var(--quiet)" }));
     x += size;
   }
