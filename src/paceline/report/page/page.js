@@ -7,7 +7,7 @@ const PARTS = {
   commit: "committing and rolling back", other: "policy and scheduling",
 };
 const MAX_ROWS = 16; // of a pass in the plot of costs
-const MIN_JUDGED = 10; // drafts that reached a position of the plot
+const MIN_JUDGED = 5; // drafts that reached a position of the plot
 const SPEED = { label: "speed over plain decoding", rule: 1, unit: "x" };
 const RATE = { label: "accepted", percent: true, domain: [0, 1] };
 const POSITION = { ...RATE, x: "position in the draft" };
@@ -142,7 +142,8 @@ function steps(stats) {
 
 function positions_(rates, more) {
   const text = `How often a drafted token is accepted when those before it in its draft were. Position 1 is the first token of a draft; ${more}`;
-  return part("Acceptance by position", text, { plots: [line_("Acceptance by position", rates, POSITION)] });
+  const plots = new Set(rates.map(({ x }) => x)).size > 1 ? [line_("Acceptance by position", rates, POSITION)] : [];
+  return part("Acceptance by position", text, { plots });
 }
 
 const answered = (parts, what) => part("A sample answer", `${what}, coloured by the drafter that guessed the text. The model verified all of it.`, { parts });
