@@ -25,7 +25,7 @@ def help_of(capsys: Capture, *args: str, option: str = "--help") -> list[str]:
 
 COMMANDS = [
     *([], ["run"], ["chat"], ["bench"], ["corpus"], ["corpus", "build"], ["replay"]),
-    *(["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["certify"], ["train"]),
+    *(["report"], ["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["certify"], ["train"]),
 ]
 
 

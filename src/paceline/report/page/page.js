@@ -56,21 +56,20 @@ function bench({ results, measurements = [], sample }, { tables }) {
     if (plain?.speed && best.speed) tiles.push([`tokens/s; plain ${plain.speed.toFixed(0)}`, best.speed.toFixed(0)]);
     tiles.push(...acceptance(best));
   }
-  const sections = [...workloads(results, tables), ...steps(measured(measurements))];
-  if (sample?.parts) sections.splice(1, 0, answered(sample.parts, `The last answer of ${sample.system}`));
-  return { tiles, sections };
+  const answer = sample?.parts ? [answered(sample.parts, `The last answer of ${sample.system}`)] : [];
+  return { tiles, sections: [...answer, ...workloads(results, tables), ...steps(measured(measurements))] };
 }
 
-/** The speeds by workload, and against each setting in which methods differ. */
+/** The speeds over all texts, against each setting in which methods differ, and by workload. */
 function workloads(results, tables) {
   const categories = new Set(results.map((one) => one.category).filter(Boolean));
   const every = new Map([[ALL, overall(results)]]);
   if (categories.size > 1) for (const name of categories) every.set(name, results.filter((one) => one.category === name));
   const rows = [...every].map(([name, some]) => [name, gains(some)]);
-  const ends = d3.extent([1, ...rows.flatMap(([, some]) => some.flatMap((row) => [row.low, row.high]))]);
-  const plots = rows.map(([name, some]) => ({ kind: "intervals", title: `Speed: ${name}`, rows: some, wide: name === ALL, ends, ...SPEED }));
+  const ends = d3.extent([1, ...rows.slice(1).flatMap(([, some]) => some.flatMap((row) => [row.low, row.high]))]);
+  const plots = rows.map(([name, some]) => ({ kind: "intervals", title: `Speed: ${name}`, rows: some, ends: name === ALL ? undefined : ends, ...SPEED }));
   const text = "How fast each method is against plain decoding of the same requests: right of the dashed line is faster. Bars are 95% intervals; a filled dot is a clear difference, over six items or more.";
-  const sections = results.length ? [part("Speed by workload", text, { plots, tables })] : [];
+  const sections = [part("Speed", text, { plots: plots.slice(0, 1), tables: tables.slice(0, 1) })];
   for (const { drafter, setting, values } of families(overall(results))) {
     const speeds = [], rates = [];
     for (const [series, some] of every) {
@@ -85,6 +84,8 @@ function workloads(results, tables) {
     const peak = best ? ` Over all texts the speed is highest at ${setting} = ${best.x}.` : "";
     sections.push(part(`Speed against ${setting} (${drafter})`, words + peak, { plots: [line_(`Speed by ${setting}`, speeds, { x: setting, ...SPEED }), line_(`Acceptance by ${setting}`, rates, { x: setting, ...RATE })] }));
   }
+  const other = "The same for each kind of text: with few items of a kind, hardly any difference is clear.";
+  if (plots.length > 1) sections.push(part("Speed by workload", other, { plots: plots.slice(1), tables: tables.slice(1) }));
   return sections;
 }
 

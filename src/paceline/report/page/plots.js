@@ -165,7 +165,7 @@ async function picture(svg, title) {
 
 function plotted(plot) {
   const button = element("button", { type: "button", title: "Save this plot as a picture" }, "PNG");
-  const made = element("figure", { id: plot.id, class: plot.wide ? "wide" : "" }, element("figcaption", {}, plot.title, button));
+  const made = element("figure", { id: plot.id }, element("figcaption", {}, plot.title, button));
   button.addEventListener("click", async () => {
     const canvas = await picture(made.querySelector("svg"), plot.title);
     canvas.toBlob((blob) => {
