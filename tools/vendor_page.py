@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "paceline"
+FOLDERS = [SOURCE / part / "page" / "vendor" for part in ("server", "report")]
 REPORT = ("d3@7.9.2", "@observablehq/plot@0.6.17")  # packages of reports
 # name@version: {path in the package: (file name here, SHA-256)}
 PACKAGES = {
@@ -78,7 +79,7 @@ def read(archive: tarfile.TarFile, member: str, sha: str) -> bytes:
 
 def main() -> None:
     for package in PACKAGES:
-        out = SOURCE / ("report" if package in REPORT else "server") / "page" / "vendor"
+        out = FOLDERS[package in REPORT]
         out.mkdir(exist_ok=True)
         for name, content in fetch(package).items():
             (out / name).write_bytes(content)

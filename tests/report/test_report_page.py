@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
@@ -14,27 +13,7 @@ from command_line import command
 from page_browser import PHONE
 
 HOSTILE = '</script><script>document.title="run"</script><img src=x onerror="document.title=1">'
-TRACES = Path(__file__).parents[1] / "data" / "traces" / "tokens.jsonl"
-EXPERTS = {
-    "model": "m.gguf", "experts": 8, "used": 2, "bound": 0.02, "text_tokens": 9, "answers": 1,
-    "rows": [{"experts": n, "perplexity": 9.0 - n, "rise": 0.1, "agreement": 0.9, "speed": {"none": 3.0 - n}} for n in (2, 1)],
-    "recommended": {"experts": 1, "drafter": "none", "speed": 2.0},
-}  # fmt: skip
-PREFILL = {
-    "model": "m.gguf", "draft": "d.gguf", "suite": "s", "bound": 0.9, "prompts": 2, "prompt_tokens": 99.0, "recommended": 0.3,
-    "rows": [
-        {"share": x, "computed": 99 * x, "first_token": x, "agreement": 0.9, "rise": 0.1, "same_answers": 1} for x in (1.0, 0.3)
-    ],
-}  # fmt: skip
-TRAINING = {
-    "kind": "eagle", "target": {"name": HOSTILE}, "acceptance": {"length": 1.8, "by_position": [0.6, 0.3], "steps": 9},
-    "history": [{"step": 1, "loss": 3.0}, {"step": 2, "length": 1.5}, {"step": 2, "loss": 2.0}, {"step": 4, "length": 1.8}],
-}  # fmt: skip
-RELIABILITY = {"log_loss": 0.4, "auc": 0.8, "reliability": [[0.1, 0.2, 9], [0.9, 0.8, 9]]}
-CALIBRATION = {
-    "kind": "confidence",
-    "acceptance": {"examples": 18, "confidence": RELIABILITY, "score": RELIABILITY},
-}
+DATA = Path(__file__).parents[1] / "data"  # its records are hand-made
 STAGE = record([plain(), *(drafted(f"model:p_min={p}", (1 + p, 1.1, 1.6)) for p in (0.3, 0.6))])
 # Plots of each record.
 PLOTS = {
@@ -49,18 +28,14 @@ def records(
 ) -> list[Path]:
     """A record of every kind, those of tiny models by the commands themselves."""
     pair = ("-m", models / "target.gguf", "-md", models / "target.gguf", "-t", "1")
-    items = [
-        {"id": f"{x}{i}", "category": x, "prompt": "ab ab ab", "max_tokens": 16}
-        for x in "xy"
-        for i in range(3)
-    ]
+    item = {"prompt": "ab ab ab", "max_tokens": 16}
+    items = [item | {"id": f"{x}{i}", "category": x} for x in "xy" for i in range(3)]
     suite = tmp_path / "suite.jsonl"
     suite.write_text("".join(json.dumps(item) + "\n" for item in items))
     methods = "lookup,model:n_draft=2:p_min=0,model:n_draft=4:p_min=0"
     bench = tmp_path / "bench.json"
-    done = command(
-        capsys, "bench", *pair, "--suite", suite, "--methods", methods, "--full", "-r", "1", "-o", bench
-    )
+    plan = ("--suite", suite, "--methods", methods, "--full", "-r", "1")
+    done = command(capsys, "bench", *pair, *plan, "-o", bench)
     assert (done.code, done.err) == (0, f"as a page: paceline report {bench} -o report.html\n")
     quick = ("--seconds", "0.2", "--context-lengths", "16", "--rows", "1,2,4")
     small = ("--samples", "100", "--contexts", "1", "--sequences", "1", "-n", "8")
@@ -68,19 +43,13 @@ def records(
     for name, args in {
         "doctor": ("doctor", *pair, *quick), "certify": ("certify", *pair, *small),
         "run": ("run", *pair, *sampled), "compare": ("run", *pair, *sampled, "--compare"),
-        "replay": ("replay", TRACES, "--methods", "lookup,suffix"),
+        "replay": ("replay", DATA / "traces" / "tokens.jsonl", "--methods", "lookup,suffix"),
     }.items():  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(command(capsys, *args, "--json").json))
-    for name, data in {
-        "experts": EXPERTS,
-        "prefill": PREFILL,
-        "train": TRAINING,
-        "confidence": CALIBRATION,
-    }.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(data, indent=1))
     stages = [{"format": 1, "kind": "tune"}, STAGE | {"stage": HOSTILE}]
     (tmp_path / "tune.json").write_text("".join(json.dumps(line) + "\n" for line in stages))
-    return [tmp_path / f"{name}.json" for name in PLOTS]
+    files = [tmp_path / f"{name}.json" for name in PLOTS]
+    return [file if file.exists() else DATA / "records" / file.name for file in files]
 
 
 @pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
@@ -89,17 +58,13 @@ def test_every_plot_of_every_record_draws_without_a_network(
 ) -> None:
     out, problems = tmp_path / "page.html", list[str]()
     assert command(capsys, "report", *records, "-o", out).code == 0
-    options: Any = (
-        {"viewport": PHONE, "color_scheme": "dark"} if phone else {"viewport": {"width": 1280, "height": 800}}
-    )
-    page = browser.new_page(**options)
+    size, scheme = (PHONE, "dark") if phone else ({"width": 1280, "height": 800}, "light")
+    page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: problems.append(request.url) if request.url != out.as_uri() else None)
     page.goto(out.as_uri())
-    page.wait_for_function(
-        "[...document.querySelectorAll('figure')].every((one) => one.querySelector('svg'))"
-    )
+    page.wait_for_function("document.querySelectorAll('figure:not(:has(svg))').length === 0")
     articles = page.locator("article").all()
     shown = {name: article.locator("figure").count() for name, article in zip(PLOTS, articles, strict=True)}
     assert shown == PLOTS
