@@ -54,7 +54,7 @@ def test_an_interrupted_bench_is_shown_with_what_it_measured(capsys: Capture, be
 def test_markdown_escapes_what_would_be_markup(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(RESULTS))
     done = report(capsys, tmp_path / "a.json", "--md", "-o", tmp_path / "a.md")
-    assert (done.code, done.out, done.err) == (0, "", f"written: {tmp_path / 'a.md'}\n")
+    assert (done.code, done.out, done.err) == (0, f"{tmp_path / 'a.md'}\n", "")
     text = (tmp_path / "a.md").read_text()
     assert "\n| lookup\\|\\<b> | 80.0 ± 0.5 | 2.00x [1.90, 2.10] | 0.60 |" in text
     assert "**fastest: lookup\\|\\<b> 2.00x [1.90, 2.10] plain decoding**" in text
@@ -99,7 +99,7 @@ def test_outputs_need_a_name_and_replace_no_file_unless_forced(
 
 def test_png_writes_each_plot(capsys: Capture, bench: Path, browser: object, tmp_path: Path) -> None:
     done = report(capsys, bench, "--png", tmp_path / "plots")
-    assert (done.code, done.out) == (0, "")
-    files = [Path(line) for line in done.err.splitlines()]
+    assert (done.code, done.err) == (0, "")
+    files = [Path(line) for line in done.out.splitlines()]
     assert [file.name for file in files] == ["bench-speed-all-texts-1.png"]
     assert files[0].read_bytes().startswith(b"\x89PNG")

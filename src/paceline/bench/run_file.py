@@ -21,6 +21,7 @@ from paceline.system.home import home, make_private_folder
 
 Status = Literal["running", "done", "interrupted"]
 FORMAT = 2  # raised when a field changes its meaning or is removed
+REPORTED = ("status", "plan", "results", "sample", "skipped", "provenance")
 HEAD = ("started", "folder", "plan", "provenance")
 
 
@@ -83,10 +84,7 @@ class Run:
                 for group in self.groups
                 for measurement in group.measurements.values()
             ],
-        } | {
-            name: getattr(self, name)
-            for name in ("status", "plan", "results", "sample", "skipped", "provenance")
-        }
+        } | {name: getattr(self, name) for name in REPORTED}
 
 
 def require_new(path: Path) -> None:

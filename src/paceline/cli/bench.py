@@ -16,7 +16,7 @@ from paceline.cli import groups, options
 from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT
-from paceline.cli.output import print_note, print_record, report_line
+from paceline.cli.output import print_note, print_record
 from paceline.cli.references import resolve_models
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import BaselineError, NotLosslessError, UsageError
@@ -149,7 +149,7 @@ def _run(plan: BenchPlan, as_json: bool, **more: Any) -> int:
             raise
     print_record(run.as_dict(), as_json, write)
     if run.path is not None and run.status == "done" and not as_json:
-        print_note(report_line(run.path))
+        print_note(f"as a page: paceline report {shlex.quote(str(run.path))} -o report.html")
     return outcome(run)
 
 

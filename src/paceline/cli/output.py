@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -70,11 +69,6 @@ def strict_json(value: Any) -> Any:
 def print_note(text: str) -> None:
     """Write a line to stderr, without line breaks and terminal sequences of quoted names and texts."""
     print(wrapped(printable(with_typed_names(text)), sys.stderr), file=sys.stderr, flush=True)
-
-
-def report_line(record: object) -> str:
-    """Return the line that names the command for a page of a record."""
-    return f"as a page: paceline report {shlex.quote(str(record))} -o report.html"
 
 
 def print_detail(text: str) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from paceline.cli import options
 from paceline.cli.options import OUTPUT, argument, flag, option
-from paceline.cli.output import print_note, strict_json
+from paceline.cli.output import strict_json
 from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def report(
         for name, data in pictures(page):
             check_output(png / name, force=force)
             (png / name).write_bytes(data)
-            print_note(f"{png / name}")
+            typer.echo(str(png / name))
     text = markdown(views) if md else page
     if out is not None:
         with write_output(out, force=force) as part:
             part.write_text(text, "utf-8")
-        print_note(f"written: {out}")
+        typer.echo(str(out))
     elif md:
         typer.echo(text, nl=False)
 

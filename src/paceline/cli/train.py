@@ -16,7 +16,7 @@ from paceline.cli import groups, options
 from paceline.cli.groups import OptionGroup, option_table, setting_options, with_option_groups
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
-from paceline.cli.output import print_json, print_note, report_line
+from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
 from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
 from paceline.speculative.validation import read_numbers
@@ -110,7 +110,7 @@ def train(
     given = [*(["-m", target] if target else []), "-md", card["path"]]
     if kind == "mtp":
         given = ["-m", card["path"]]
-    print_note(report_line(card["path"]))
+    print_note(f"as a page: paceline report {shlex.quote(card['path'])} -o report.html")
     print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given])}")
     typer.echo(card["path"])
 

@@ -60,13 +60,10 @@ def view(kind: str, record: Mapping[str, Any], tables: Sequence[Block] = ()) -> 
         tables = [(variants.experts_table if kind == "experts" else variants.prefill_table)(record)]
     elif kind == "train":
         made["title"] = f"{record['kind']} {record.get('target', {}).get('name', '')}"
-        found = record["acceptance"]
-        groups = {name: found[name] for name in ("confidence", "score") if name in found} or {
-            "held-out": found
-        }
+        groups = {name: it for name, it in record["acceptance"].items() if isinstance(it, dict)}
         rows = [(f"{name} {it}", value) for name, group in groups.items() for it, value in group.items()]
-        cells = tuple((name, f"{value:.3g}") for name, value in rows if isinstance(value, (int, float)))
-        tables = [Block("", ("", ""), cells, 1)]
+        rows = [row for row in rows or record["acceptance"].items() if isinstance(row[1], (int, float))]
+        tables = [Block("", ("", "held-out"), tuple((name, f"{value:.3g}") for name, value in rows), 1)]
     elif kind == "run":
         drafted = record.get("drafted", record)
         made["lead"] = f"{summary(drafted)}; {details(drafted)}"

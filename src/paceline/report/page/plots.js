@@ -181,6 +181,7 @@ function plotted(plot) {
     last = width;
     made.querySelector("svg")?.remove();
     const svg = KINDS[plot.kind](plot, width);
+    svg.querySelectorAll("[aria-label]").forEach((node) => node.removeAttribute("aria-label"));
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", `${plot.title}; its figures are in the table below`);
     made.append(svg);
