@@ -210,7 +210,7 @@ function train({ acceptance: found, history = [] }, { tables }) {
   const text = "The loss on the training answers (a moving average), and the acceptance length on held-out answers. The best head is kept.";
   return {
     tiles: [["acceptance length on held-out prompts", found.length.toFixed(2)]],
-    sections: [part("Training", text, { plots: [curve("Loss", "loss"), curve("Acceptance length", "length")] }), positions_(points("accepted", found.by_position.map((rate, i) => [i + 1, rate])), "of held-out answers.")],
+    sections: [part("Training", text, { plots: [curve("Loss", "loss"), curve("Acceptance length", "length")] }), positions_(points("accepted", found.by_position.map((rate, i) => [i + 1, rate])), "the drafts are along held-out answers.")],
   };
 }
 

@@ -95,7 +95,7 @@ function line(plot, width) {
   const name = (row) => `${series.length > 1 ? `${row.series}\n` : ""}${plot.x} ${row.x}: ${show(row.y)}${row.low === undefined ? "" : ` [${show(row.low)}, ${show(row.high)}]`}`;
   return drawn(width, {
     height: 250 + top.height, marginLeft: 46, marginTop: 22 + top.height,
-    x: words ? { type: "point", domain: xs, label: plot.x } : { label: plot.x, ticks: xs.length <= 16 ? xs : 6, tickFormat: "~g", inset: 6 },
+    x: words ? { type: "point", domain: xs, label: plot.x } : { label: plot.x, domain: plot.diagonal ? [0, 1] : undefined, ticks: xs.length <= 16 ? xs : 6, tickFormat: "~g", inset: 6 },
     y: { ...y, ticks: 5, nice: !plot.domain },
     marks: [
       Plot.gridY({ ...grid, ticks: 5 }),
