@@ -1,4 +1,5 @@
-"""Fetch the libraries of the server's page from the npm registry, into src/paceline/server/page/vendor.
+"""Fetch the libraries of the server's page and of reports from the npm registry, into the folders page/vendor
+of src/paceline/server and src/paceline/report.
 
 python -m tools.vendor_page
 
@@ -14,7 +15,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-OUT = Path(__file__).parents[1] / "src" / "paceline" / "server" / "page" / "vendor"
+SOURCE = Path(__file__).parents[1] / "src" / "paceline"
+FOLDERS = [SOURCE / part / "page" / "vendor" for part in ("server", "report")]
+REPORT = ("d3@7.9.2", "@observablehq/plot@0.6.17")  # packages of reports
 # name@version: {path in the package: (file name here, SHA-256)}
 PACKAGES = {
     "marked@18.2.1": {
@@ -37,6 +40,20 @@ PACKAGES = {
             "1ed8fc5256b738b8875b74e4d3f0754f60d6411fb034d618dfbc4e6e6c9999d7",
         ),
         "LICENSE": ("LICENSE-highlight", "6c081431591d9df696c82dc598fe1423765b8a299b200ed00b281afd0f64c490"),
+    },
+    "d3@7.9.2": {
+        "dist/d3.min.js": (
+            "d3-7.9.2.js",
+            "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1",
+        ),
+        "LICENSE": ("LICENSE-d3", "2a6d2d5f32ba0b755ddbc1c833f766e30cdbe6ebe9a6d4e3e24427721f0b63d3"),
+    },
+    "@observablehq/plot@0.6.17": {
+        "dist/plot.umd.min.js": (
+            "plot-0.6.17.js",
+            "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
+        ),
+        "LICENSE": ("LICENSE-plot", "4b295e011e0e046170041b5b46f1349393aeceb95797793a55bd21dbb543363a"),
     },
 }
 
@@ -61,10 +78,11 @@ def read(archive: tarfile.TarFile, member: str, sha: str) -> bytes:
 
 
 def main() -> None:
-    OUT.mkdir(exist_ok=True)
     for package in PACKAGES:
+        out = FOLDERS[package in REPORT]
+        out.mkdir(exist_ok=True)
         for name, content in fetch(package).items():
-            (OUT / name).write_bytes(content)
+            (out / name).write_bytes(content)
             print(f"{package}: {name}, {len(content):,} bytes", file=sys.stderr)
 
 

@@ -25,8 +25,8 @@ def help_of(capsys: Capture, *args: str, option: str = "--help") -> list[str]:
 
 COMMANDS = [
     *([], ["run"], ["chat"], ["bench"], ["corpus"], ["corpus", "build"], ["replay"]),
-    *(["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["certify"], ["train"]),
-    *(["export"], ["import"]),
+    *(["report"], ["doctor"], ["pull"], ["pairs"], ["serve"], ["zoo"], ["certify"], ["train"]),
+    *(["export"], ["import"], ["tune"], ["try"], ["profile", "list"]),
 ]
 
 

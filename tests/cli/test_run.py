@@ -34,6 +34,8 @@ def test_json_has_text_tokens_figures_and_provenance(capsys: Capture, target: Pa
     assert stats["drafted"] == sum(source["drafted"] for source in stats["by_source"].values()) > 0
     assert stats["acceptance_rate"] == stats["accepted"] / stats["drafted"]
     assert stats["acceptance_length"] == 1 + stats["accepted"] / stats["steps"]
+    judged, accepted = map(sum, zip(*stats["by_position"], strict=True))
+    assert (accepted, judged - accepted <= stats["rejected"]) == (stats["accepted"], True)
     assert list(stats["time"]) == ["draft", "forward", "verify", "commit", "other"]
     provenance = record["provenance"]
     assert provenance["target"]["file"] == "target.gguf"
@@ -147,6 +149,7 @@ def test_sources_are_bracketed_without_colours_and_explained(capsys: Capture, ta
     assert plain.out == f"{text}\n"
     record = run(capsys, target, "-md", target, "--draft", "model", *PROMPT, "--show-sources", "--json").json
     assert record["sources"].count("model") == record["stats"]["accepted"] > 0
+    assert "".join(text for text, _ in record["parts"]) == record["text"]
     assert record["sources"].count("target") + record["sources"].count("model") == record["n_tokens"]
 
 

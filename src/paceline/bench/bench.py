@@ -26,6 +26,7 @@ from paceline.bench.summary import summarize
 from paceline.models.headers.facts import ModelFacts
 from paceline.models.headers.header import facts_or_note
 from paceline.plan import model_files
+from paceline.report.bench import overall
 from paceline.settings import AUTO, Drafting
 from paceline.speculative.errors import UsageError
 from paceline.storage.corpora import Corpora
@@ -87,7 +88,7 @@ class Bench:
         except KeyboardInterrupt:
             run.status = "interrupted"
         if run.results:
-            run.append({"status": run.status, "results": run.results})
+            run.append({name: getattr(run, name) for name in ("status", "results", "sample")})
         return run
 
     def _measure(self, stack: ExitStack) -> None:
@@ -132,6 +133,16 @@ class Bench:
         meaningless = {"ttft": None} if self._plan.keep_prompts else {}
         if run.groups:
             run.results = [asdict(one) | meaningless for one in summarize(rows, run.groups, PLAIN)]
+            run.sample = self._sample(runner)
+
+    def _sample(self, runner: Runner) -> dict[str, Any]:
+        """Return the last answer of the fastest lossless drafted method of ours."""
+        samples = {one.name: one.sample for one in runner.systems if one.sample}
+        drafted = [one for one in overall(self.run.results) if one["speedup"] and one["system"] in samples]
+        if not drafted:
+            return {}
+        name = max(drafted, key=lambda one: float(one["speedup"]["value"]))["system"]
+        return {"system": name, "parts": samples[name]}
 
     def _items(self, models: LoadedModels) -> list[Item]:
         """Return the items for the model's size, with a time limit in the order of `interleaved`."""

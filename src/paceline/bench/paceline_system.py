@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from paceline.settings import Drafting, LoadOptions
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
-from paceline.speculative.stats import Stats
+from paceline.speculative.stats import TIME_PARTS, Stats
 from paceline.storage.corpora import Corpora
 from paceline.system.home import to_stderr
+
+SECONDS = {part: f"{part}_seconds" for part in TIME_PARTS}  # the fields of Stats
 
 
 class LoadedModels(AbstractContextManager["LoadedModels"]):
@@ -106,6 +109,7 @@ class PacelineSystem(System):
         self.name = method.name
         self._models = models
         self.llm = models.llm(method)
+        self.sample: Sequence[tuple[str, str]] = ()  # parts of the last answer
 
     def answer(self, request: BenchRequest) -> BenchAnswer:
         llm = self.llm
@@ -141,12 +145,15 @@ class PacelineSystem(System):
         assert decoding is not None  # a request has at least one token
         began, n_before, before = decoding
         stats, n_tokens = handle.stats, len(handle.tokens)
+        times = {part: getattr(stats, name) - getattr(before, name) for part, name in SECONDS.items()}
+        self.sample = handle.parts
         return BenchAnswer(
             text=handle.text, tokens=tuple(handle.tokens), n_tokens=n_tokens, n_prompt=len(request.tokens),
             first=first, seconds=last, decoded=n_tokens - n_before, decoding=last - began,
             steps=stats.steps, drafted=stats.drafted, accepted=stats.accepted, rejected=stats.rejected,
             draft_seconds=stats.draft_seconds - before.draft_seconds,
-            decode_seconds=stats.seconds - before.seconds,
+            decode_seconds=stats.seconds - before.seconds, times=times, by_position=stats.by_position,
+            parts=handle.parts,
         )  # fmt: skip
 
     def _prefill_draft(self, request: BenchRequest) -> None:

@@ -21,6 +21,7 @@ from paceline.system.home import home, make_private_folder
 
 Status = Literal["running", "done", "interrupted"]
 FORMAT = 2  # raised when a field changes its meaning or is removed
+REPORTED = ("status", "plan", "results", "sample", "skipped", "provenance")
 HEAD = ("started", "folder", "plan", "provenance")
 
 
@@ -38,6 +39,7 @@ class Run:
     """The plan, the measurements and the results of a bench.
     started: the local time. folder: relative paths of the plan begin there. groups: the measurements of each
     item and round. path: of the file, if there is one. skipped: reasons of items that were not measured.
+    sample: a system and its last answer, in pieces with their drafters.
     reading: tokens and seconds of prefills. lost: error of a failed write to the file."""
 
     plan: dict[str, Any]
@@ -47,6 +49,7 @@ class Run:
     status: Status = "running"
     results: list[dict[str, Any]] = field(default_factory=list)
     groups: list[ItemMeasurements] = field(default_factory=list)
+    sample: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     skipped: list[str] = field(default_factory=list)
     reading: list[tuple[int, float]] = field(default_factory=list)
@@ -81,7 +84,7 @@ class Run:
                 for group in self.groups
                 for measurement in group.measurements.values()
             ],
-        } | {name: getattr(self, name) for name in ("status", "plan", "results", "skipped", "provenance")}
+        } | {name: getattr(self, name) for name in REPORTED}
 
 
 def require_new(path: Path) -> None:

@@ -62,13 +62,13 @@ class Runner:
             self.entries.append(Contestant(system, system.llm.drafting.budget, self.plain))
 
     @property
-    def _ours(self) -> list[PacelineSystem]:
+    def systems(self) -> list[PacelineSystem]:
         return [entry.system for entry in self.entries if isinstance(entry.system, PacelineSystem)]
 
     @property
     def llm(self) -> LLM:
         """The last method's target and drafter, preferably one with a draft model."""
-        return max((system.llm for system in self._ours[::-1]), key=lambda llm: llm.draft is not None)
+        return max((system.llm for system in self.systems[::-1]), key=lambda llm: llm.draft is not None)
 
     @property
     def baselines(self) -> dict[str, str]:
@@ -135,7 +135,7 @@ class Runner:
         At each item the systems answer in another order, and greedy answers are judged. Learning drafters
         forget before each round and learn from its answers.
         first: number of earlier groups. until: by perf_counter; items that would end later are left out."""
-        learners = [system for system in self._ours if system.learns]
+        learners = [system for system in self.systems if system.learns]
         measured = {(group.round, group.item) for group in done}
         for entry in self.entries:
             entry.target_alteration = self._models.plain.target.modification

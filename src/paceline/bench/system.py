@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -30,7 +30,8 @@ class BenchAnswer:
     first token (or the first ones that came together) and to the last. decoded, decoding: tokens decoded
     after the prefill and their seconds; a first token from the prefill pass is not counted. rejected: steps
     that accepted less than was drafted. draft_seconds, decode_seconds: of drafting and of all decoding.
-    own_speed: tokens/s as the system reports it."""
+    own_speed: tokens/s as the system reports it. times: of decoding, by phase. by_position: as in Stats.
+    parts: pieces of the text, each with its drafter."""
 
     text: str
     tokens: tuple[int, ...] | None
@@ -47,6 +48,9 @@ class BenchAnswer:
     draft_seconds: float | None = None
     decode_seconds: float | None = None
     own_speed: float | None = None
+    times: Mapping[str, float] | None = None
+    by_position: Sequence[Sequence[int]] | None = None
+    parts: Sequence[tuple[str, str]] = ()
 
 
 class System(Protocol):
@@ -71,7 +75,7 @@ class System(Protocol):
         return
 
 
-NOT_STORED = {"text", "tokens", "n_prompt", "seconds", "decoded", "decoding"}
+NOT_STORED = {"text", "parts", "tokens", "n_prompt", "seconds", "decoded", "decoding"}
 
 
 def measurement(system: str, answer: BenchAnswer) -> Measurement:

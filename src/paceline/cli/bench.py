@@ -149,6 +149,8 @@ def _run(plan: BenchPlan, as_json: bool, **more: Any) -> int:
                 print_note(f"`paceline bench --continue {shlex.quote(str(bench.run.path))}` goes on")
             raise
     print_record(run.as_dict(), as_json, write)
+    if run.path is not None and run.status == "done" and not as_json:
+        print_note(f"as a page: paceline report {shlex.quote(str(run.path))} -o report.html")
     return outcome(run)
 
 

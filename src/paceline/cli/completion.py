@@ -204,13 +204,14 @@ class Completion:
 
     def _decode(self, prompt: Sequence[int], *, plain: bool) -> dict[str, Any]:
         """Stream one generation until its end or Ctrl-C. Return its record."""
-        sources, length, request = list[str](), 0, self.request
+        sources, parts, length, request = list[str](), list[tuple[str, str]](), 0, self.request
         prefill = PrefillProgress(self.interrupts)
         with closing(prefill), self.llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
             self.interrupts.defer_first()
             try:
                 for piece in until_interrupted(stream, self.interrupts):
                     sources += piece.sources
+                    parts += piece.parts
                     length += len(piece.text)
                     self._show(piece.text if self._marks is None else self._marks.marked(piece.parts))
             finally:  # also if stdout is closed
@@ -224,7 +225,7 @@ class Completion:
                 at_once = "the model ended it at once (--ignore-eos goes on), or --stop did"
                 print_note(f"the text is empty: {at_once}")
         record = as_record(generation) | self._logprobs(generation)
-        return record if self._marks is None else record | {"sources": sources}
+        return record if self._marks is None else record | {"sources": sources, "parts": parts}
 
     def _record(self, prompt: Sequence[int], generation: Generation, *, plain: bool) -> None:
         """Add the first answer to the recorder's file: in a comparison, the plain answer."""

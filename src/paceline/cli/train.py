@@ -110,6 +110,7 @@ def train(
     given = [*(["-m", target] if target else []), "-md", card["path"]]
     if kind == "mtp":
         given = ["-m", card["path"]]
+    print_note(f"as a page: paceline report {shlex.quote(card['path'])} -o report.html")
     print_note(f"to draft with it: {shlex.join(['paceline', 'run', *given])}")
     typer.echo(card["path"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from paceline.report.table import write_table
+from paceline.report.table import Block, write_table
 from paceline.speculative.printable import printable
 
 
@@ -32,12 +32,11 @@ def write_view(record: Mapping[str, Any], file: IO[str]) -> None:
     file.write(f"\n    paceline run -m {printable(record['model'])} -md view: PROMPT\n")
 
 
-def write_experts(record: Mapping[str, Any], file: IO[str]) -> None:
-    """Write the report. record: the output of `paceline experts --json`."""
+def experts_table(record: Mapping[str, Any]) -> Block:
     drafters = list(record["rows"][0]["speed"])
     names = ("plain" if name == "none" else name for name in drafters)
     columns = ("experts", *names, "perplexity", "agreement")
-    rows = [
+    rows = tuple(
         (
             f"{row['experts']} of {record['experts']}",
             *(f"{row['speed'][name]:.2f}x" for name in drafters),
@@ -45,8 +44,13 @@ def write_experts(record: Mapping[str, Any], file: IO[str]) -> None:
             f"{row['agreement']:.3f}",
         )
         for row in record["rows"]
-    ]
-    write_table(columns, rows, file, 1)
+    )
+    return Block("", columns, rows, 1)
+
+
+def write_experts(record: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the report. record: the output of `paceline experts --json`."""
+    experts_table(record).write(file)
     best, used = record["recommended"], record["used"]
     drafter = "" if best["drafter"] == "none" else f" --draft {best['drafter']}"
     file.write(
@@ -64,10 +68,9 @@ def write_experts(record: Mapping[str, Any], file: IO[str]) -> None:
     file.write(f"\n    paceline run -m {printable(record['model'])}{lossy}{drafter} PROMPT\n")
 
 
-def write_prefill(record: Mapping[str, Any], file: IO[str]) -> None:
-    """Write the report. record: the output of `paceline prefill --json`."""
+def prefill_table(record: Mapping[str, Any]) -> Block:
     columns = ("computed", "tokens", "first token after", "agreement", "perplexity", "same answers")
-    rows = [
+    rows = tuple(
         (
             "all" if row["share"] == 1.0 else f"{row['share']:.0%}",
             f"{row['computed']:.0f}",
@@ -77,8 +80,13 @@ def write_prefill(record: Mapping[str, Any], file: IO[str]) -> None:
             f"{row['same_answers']} of {record['prompts']}",
         )
         for row in record["rows"]
-    ]
-    write_table(columns, rows, file, 1)
+    )
+    return Block("", columns, rows, 1)
+
+
+def write_prefill(record: Mapping[str, Any], file: IO[str]) -> None:
+    """Write the report. record: the output of `paceline prefill --json`."""
+    prefill_table(record).write(file)
     file.write(
         f"\n{record['prompts']} prompts of {record['prompt_tokens']:,.0f} tokens on average "
         f"({record['suite']}). The time to the first token is a share of the whole prompt's, and contains "

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 StopReason = Literal["eos", "stop", "length", "context"]
 TARGET = "target"
@@ -82,6 +82,8 @@ class Stats:
     accepted: int = 0
     rejected: int = 0  # steps that accepted fewer tokens than were drafted
     by_source: dict[str, SourceStats] = field(default_factory=dict)
+    # By position in the draft: steps whose tokens before it were accepted, and those that accepted it, too.
+    by_position: list[list[int]] = field(default_factory=list)
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -100,6 +102,13 @@ class Stats:
         self.drafted += drafted
         self.accepted += accepted
         self.rejected += accepted < drafted
+        last = step.path[-1] if step.path else ROOT
+        # A text that ends within a draft leaves open what is after the end.
+        judged = accepted + (accepted == len(step.path) and bool(step.tree.children(last)))
+        self.by_position += [[0, 0] for _ in range(judged - len(self.by_position))]
+        for position in range(judged):
+            self.by_position[position][0] += 1
+            self.by_position[position][1] += position < accepted
         for name in step.tree.called:
             self.by_source.setdefault(name, SourceStats()).tried += 1
         for name, n in step.drafted.items():
@@ -136,5 +145,6 @@ class Stats:
             "acceptance_rate": self.acceptance_rate,
             "acceptance_length": self.acceptance_length,
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},
+            "by_position": self.by_position,
             "time": {part: getattr(self, f"{part}_seconds") for part in TIME_PARTS},
         }

@@ -56,6 +56,8 @@ def trained(tmp_path: Path) -> Path:
     found = card["acceptance"]
     assert found["examples"] > 200
     assert found["confidence"]["log_loss"] < found["score"]["log_loss"] + 0.05
+    counts = [sum(n for _, _, n in found[name]["reliability"]) for name in ("confidence", "score")]
+    assert counts[0] == counts[1] > 0
     return tmp_path / "confidence"
 
 

@@ -181,6 +181,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
         again = train_head(llm, prompts, plan_of(kind, folder, epochs=6))
         assert again["acceptance"] == card["acceptance"]
         found = checkpoint(folder)
+        assert again["history"] == expected["numbers"]["history"]
         for name, value in expected["weights"].items():
             assert np.array_equal(found["weights"][name].numpy(), value.numpy()), name
         for name, value in weights_of(whole).items():

@@ -126,16 +126,19 @@ def fit(examples: Examples) -> Floats:
     return np.asarray(weights / scale)
 
 
-def quality(probability: Floats, accepted: Floats) -> dict[str, float]:
-    """Return log loss, and the probability that an accepted token scores above a refused one (AUC)."""
+def quality(probability: Floats, accepted: Floats) -> dict[str, Any]:
+    """Return log loss, the probability that an accepted token scores above a refused one (AUC), and for ten
+    ranges of the probability its mean, the share of accepted tokens, and their number (reliability)."""
     p = np.clip(probability, 1e-6, 1 - 1e-6)
     loss = float(-(accepted * np.log(p) + (1 - accepted) * np.log(1 - p)).mean())
+    groups = [chosen for k in range(10) if (chosen := np.minimum(p * 10, 9).astype(int) == k).any()]
+    bins = [[float(p[one].mean()), float(accepted[one].mean()), int(one.sum())] for one in groups]
     order = np.argsort(p, kind="stable")
     ranks = np.empty(len(p))
     ranks[order] = np.arange(1, len(p) + 1)
     positive = accepted.sum()
     negative = len(p) - positive
     if not positive or not negative:
-        return {"log_loss": loss, "auc": 1.0}
+        return {"log_loss": loss, "auc": 1.0, "reliability": bins}
     auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
-    return {"log_loss": loss, "auc": float(auc)}
+    return {"log_loss": loss, "auc": float(auc), "reliability": bins}

@@ -26,7 +26,8 @@ from paceline.system.whole import atomic_write, writing
 CHECKPOINT_SECONDS = 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
 BETAS, CLIP = (0.9, 0.95), 0.5
-NUMBERS = ("_step", "_epoch", "_at", "_seconds", "_loss", "_best", "_worse", "_evaluated")
+NUMBERS = ("_step", "_epoch", "_at", "_seconds", "_loss", "_best", "_worse", "_evaluated", "history")
+HISTORY_POINTS = 100  # losses that are noted
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Trainer:
         self._epoch = self._at = 0  # the next batch is number `_at` of the epoch
         self._best, self._worse = 0.0, 0
         self._evaluated = 0  # evaluations that were due so far
+        self.history: list[dict[str, float]] = []  # the loss by step, and acceptance lengths
         self._restore()
 
     @property
@@ -111,6 +113,8 @@ class Trainer:
                 order = self._order(training)
             self._seconds = spent + time.monotonic() - began
             share = self._share(len(order))
+            if int(share * HISTORY_POINTS) > len(self.history):
+                self.history.append({"step": self._step, "loss": self._loss})
             if int(share * settings.evaluations) > self._evaluated:
                 self._evaluated = int(share * settings.evaluations)
                 best = self._evaluate(held_out) or best
@@ -159,6 +163,7 @@ class Trainer:
         embedding = self._embedding.float().cpu().numpy()
         some = (held_out[i] for i in range(min(len(held_out), self._settings.held_out)))
         found = self._recipe.acceptance(weights, embedding, some, self._settings.n_draft)
+        self.history.append({"step": self._step, "length": found.length})
         if found.length <= self._best:
             self._worse += 1
             return None
@@ -199,7 +204,7 @@ class Trainer:
                 value.copy_(state["weights"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         for name in NUMBERS:
-            setattr(self, name, state["numbers"][name])
+            setattr(self, name, state["numbers"].get(name, getattr(self, name)))
 
 
 def rate_at(share: float) -> float:

@@ -34,7 +34,7 @@ from paceline.prepare.training.recipes import HEADS, RANDOM_TOKENS, Recipe
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.strict_json import parse_json
-from paceline.system.whole import atomic_write
+from paceline.system.whole import atomic_write, write_json
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
 KINDS: dict[str, type[Recipe]] = {
@@ -88,7 +88,7 @@ def train_head(
             "by_position": [round(rate, 4) for rate in acceptance.by_position],
             "steps": acceptance.steps,
         }
-        recipe.write(plan.folder, target, weights, card | {"acceptance": record})
+        recipe.write(plan.folder, target, weights, card | {"acceptance": record, "history": trainer.history})
 
     torch.set_num_threads(int(target.settings["threads"]))
     trainer = Trainer(recipe, weights, embedding, plan.folder, save, device)
@@ -96,11 +96,12 @@ def train_head(
     if plan.kind == "eagle3":
         write_for_llama_server(plan.folder, target, note)
     try:
-        written = dict(parse_json((plan.folder / CARD).read_bytes()))
+        written = dict(parse_json((plan.folder / CARD).read_bytes())) | {"history": trainer.history}
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"{plan.folder}: has no head yet, as nothing was evaluated (more --epochs), or a damaged {CARD}"
         ) from error
+    write_json(plan.folder / CARD, written)
     return written | {"path": str(recipe.path(plan.folder, target))}
 
 
