@@ -70,7 +70,7 @@ def test_markdown_escapes_what_would_be_markup(capsys: Capture, tmp_path: Path) 
         (RESULTS | {"results": [{"system": "plain"}]}, "is damaged, or of another version"),
         (RESULTS | {"results": [RESULTS["results"][0] | {"speed": float("nan")}]}, "is damaged"),
         ({"certified": True}, "of `paceline certify` (KeyError: 'provenance')"),
-        ({"kind": "tune", "format": 1}, "has no results yet"),
+        ({"kind": "tune", "format": 1}, "is no record of `paceline tune`"),
     ],
 )  # fmt: skip
 def test_what_is_no_complete_record_is_refused_by_name(

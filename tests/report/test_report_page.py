@@ -46,7 +46,8 @@ def records(
         "replay": ("replay", DATA / "traces" / "tokens.jsonl", "--methods", "lookup,suffix"),
     }.items():  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(command(capsys, *args, "--json").json))
-    stages = [{"format": 1, "kind": "tune"}, STAGE | {"stage": HOSTILE}]
+    head = {"format": 1, "kind": "tune", "plan": {}, "folder": "", "provenance": {}}
+    stages = [head, STAGE | {"stage": HOSTILE}]
     (tmp_path / "tune.json").write_text("".join(json.dumps(line) + "\n" for line in stages))
     files = [tmp_path / f"{name}.json" for name in PLOTS]
     return [file if file.exists() else DATA / "records" / file.name for file in files]

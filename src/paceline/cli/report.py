@@ -73,6 +73,7 @@ def read_view(path: Path) -> dict[str, Any]:
     from paceline.heads.files import CARD, CONFIG
     from paceline.report.page import view
     from paceline.system.strict_json import parse_json
+    from paceline.tune import record as tune_record
 
     file = path.with_suffix("") if path.suffix == ".gguf" else path  # an MTP layer is beside its run's folder
     if file.is_dir():
@@ -86,7 +87,12 @@ def read_view(path: Path) -> dict[str, Any]:
     first = lines[0] if lines else {}
     first = card if isinstance(card := first.get("card"), dict) else first  # of a confidence
     kind = next((kind for kind, has in KINDS.items() if has <= first.keys()), "")
-    formats = {"bench": run_file.FORMAT, "replay": replay.FORMAT, "doctor": diagnosis.FORMAT, "tune": 1}
+    formats = {
+        "bench": run_file.FORMAT,
+        "replay": replay.FORMAT,
+        "doctor": diagnosis.FORMAT,
+        "tune": tune_record.FORMAT,
+    }
     ours = formats.get(kind, 1)
     if not kind:
         raise UsageError(
@@ -97,7 +103,8 @@ def read_view(path: Path) -> dict[str, Any]:
     try:
         blocks = []
         if kind == "tune":
-            first["results"] = first["stages"] = [line for line in lines[1:] if "results" in line]
+            first = tune_record.read(path).as_dict()
+            first["results"] = first["stages"] = [stage for stage in first["stages"] if stage["results"]]
         elif kind == "bench" and "results" not in first:
             first = finished(run_file.read(file)).as_dict()
         elif kind == "replay" and first["results"]:

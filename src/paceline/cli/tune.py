@@ -114,6 +114,8 @@ def _run(plan: TunePlan, as_json: bool, **more: Any) -> int:
 
     record = measure(plan, **more)
     print_record(record.as_dict(), as_json, write)
+    if not as_json and record.path is not None:
+        print_note(f"`paceline report {shlex.quote(str(record.path))} -o report.html` shows it on a page")
     if record.conclusion.get("status") == "interrupted":
         return INTERRUPTED
     return 0
@@ -180,8 +182,8 @@ def _drafts_for(model: str, *, pull: bool) -> list[str]:
     inventory = list_models([], own=zoo.installed_real_models())
     candidates = pairs.draft_candidates(facts, inventory, print_note)
     with Interrupts() as interrupts:
-        asked = (facts, candidates, AdviceRequest(), EngineOptions(), 0, print_note, interrupts)
-        advice = pairs.rank_drafts(*asked)
+        known = (AdviceRequest(), EngineOptions(), 0, print_note, interrupts)
+        advice = pairs.rank_drafts(facts, candidates, *known)
     heads = pairs.heads_for(resolved(model), facts, inventory)
     found = [
         row["reference"] for row in advice["drafts"]
@@ -189,13 +191,13 @@ def _drafts_for(model: str, *, pull: bool) -> list[str]:
     ]  # fmt: skip
     if found or heads or not advice["downloads"]:
         return [*found, *heads][:MAX_DRAFTS]
-    known = advice["downloads"][0]
-    offer = f"{known['reference']} is a draft for it ({known['why']}): download it?"
+    draft = advice["downloads"][0]
+    offer = f"{draft['reference']} is a draft for it ({draft['why']}): download it?"
     if not pull and not (sys.stdin.isatty() and typer.confirm(offer, err=True)):
-        print_note(f"`paceline pull {known['reference']}` would get a draft for it: {known['why']}")
+        print_note(f"`paceline pull {draft['reference']}` would get a draft for it: {draft['why']}")
         return []
-    downloaded(parse(known["reference"]), offline=False)
-    return [known["reference"]]
+    downloaded(parse(draft["reference"]), offline=False)
+    return [draft["reference"]]
 
 
 def _profiles() -> list[dict[str, Any]]:

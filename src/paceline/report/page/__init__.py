@@ -11,6 +11,7 @@ import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from shutil import which
@@ -18,8 +19,7 @@ from string import Template
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from paceline import __version__
-from paceline.report import bench, certificate, doctor, variants
+from paceline.report import bench, certificate, doctor, tune, variants
 from paceline.report.table import Block, details, summary
 from paceline.speculative.errors import PacelineError, UsageError
 
@@ -43,6 +43,8 @@ def view(kind: str, record: Mapping[str, Any], tables: Sequence[Block] = ()) -> 
     elif kind == "tune":
         stages = [(stage["stage"], block) for stage in record["stages"] for block in bench.blocks(stage)]
         tables = [Block(f"{name} {it.title}".strip(), it.columns, it.rows, it.n_left) for name, it in stages]
+        notes = [f"{stage['stage']}: {stage['note']}" for stage in record["stages"] if stage.get("note")]
+        made["lead"] = ". ".join([*notes, *tune.conclusion(record)])
     elif kind == "replay":
         made["title"] = ", ".join(file["file"] for file in record["files"])
         facts = [(name, str(record[name])) for name in ("status", "tokenizer", "cost_curve") if record[name]]
@@ -83,8 +85,13 @@ def render(views: Sequence[View]) -> str:
     hashes = [f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts]
     inline = "\n".join(f"<script>{script}</script>" for script in scripts)
     title = html.escape(f"{views[0]['title']} - paceline {views[0]['kind']}")
-    known = {"title": title, "version": __version__, "style": text("page.css"), "hashes": " ".join(hashes)}
-    return Template(text("page.html")).substitute(known, data=data, scripts=inline)
+    known = {
+        "title": title,
+        "version": version("paceline"),
+        "style": text("page.css"),
+        "hashes": " ".join(hashes),
+    }
+    return Template(text("page.html")).substitute(known, data=data, scripts=inline, hashes=" ".join(hashes))
 
 
 def pictures(page: str) -> Iterator[tuple[str, bytes]]:
