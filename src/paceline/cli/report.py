@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What a record has: the first kind that fits.
 KINDS = {
-    "bench": {"plan", "provenance"}, "tune": {"kind", "format"}, "replay": {"files", "requests", "results"},
+    "tune": {"kind", "format"}, "bench": {"plan", "provenance"}, "replay": {"files", "requests", "results"},
     "certify": {"certified"}, "doctor": {"hardware"}, "experts": {"experts", "rows"},
     "prefill": {"prompt_tokens", "rows"}, "train": {"kind", "acceptance"}, "run": {"stats"},
     "compare": {"plain", "drafted"},
