@@ -86,6 +86,7 @@ def test_a_profile_is_used_by_run_and_can_be_listed_shown_and_removed(target: st
         ([], ["lookup"]),
         (["--profile", "none"], ["auto"]),
         (["--draft", "suffix"], ["suffix"]),  # given: the profile is not used
+        (["--remember"], ["auto"]),
         (["--profile", "any", "--draft", "suffix"], ["suffix"]),
     ):
         done = command(capsys, *run, *options)

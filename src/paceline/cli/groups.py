@@ -204,18 +204,19 @@ def with_drafting(
     profile: str = "",
 ) -> LoadOptions:
     """Return all options of `load`. drafters: as typed. drafting: of DRAFTING_OPTIONS. profile: "auto" is
-    "" if a draft, drafters or their settings are given."""
+    "" if a draft, drafters, their settings or sources are given."""
     settings = dict(drafting)
     exact_greedy = settings.pop("exact_greedy", False)
     chosen = LoadOptions.of(None, None, drafters, **settings).drafting
-    is_given = models.draft is not None or drafters is not None or chosen.given.keys() > {"drafters"}
+    is_given = bool(models.draft or drafters or corpora or remember or models.quality.lossy or exact_greedy)
+    is_given |= chosen.given.keys() > {"drafters"}
     return replace(
         models,
         drafting=chosen,
         engine=replace(models.engine, exact_greedy=exact_greedy),
         corpora=tuple(corpora or ()),
         remember=remember,
-        profile="" if profile == AUTO and (is_given or exact_greedy) else profile,
+        profile="" if profile == AUTO and is_given else profile,
     )
 
 
