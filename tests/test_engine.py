@@ -239,7 +239,6 @@ def interrupted_at(place: int, work: Callable[[], None]) -> int:
         return trace
 
     others = sys.gettrace()
-    gc.collect()
     gc.disable()  # Python swallows an exception in a `__del__`, and the collector runs at any place
     sys.settrace(trace)
     try:
