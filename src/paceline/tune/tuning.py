@@ -330,8 +330,6 @@ class Tuning:
         gain = ratio([group for group in groups if category in ("", group.category)], name, PLAIN)
         return 0.0 if gain is None else gain.value
 
-    # The conclusion
-
     def _conclude(self, best: Candidate) -> None:
         """Compare the best with the defaults on held-out prompts, and save what is fastest as a profile."""
         default = Candidate(DEFAULT_METHOD)
