@@ -48,7 +48,7 @@ from paceline.tune.search import draft_methods, method_of, search_copiers
 LONGEST_DRAFT = 32  # tokens
 K_UP, K_DOWN = (8, 12, 16, 24), (4, 2)
 GOOD_ACCEPTANCE = 0.6  # from which longer drafts are tried
-MIN_GAIN = 1.02  # of a longer draft; below it the curve is flat
+MIN_GAIN = 1.02  # of a longer draft, or over the defaults; below it the curve is flat
 REPLAY_SHARE, ROUNDS_SHARE, THREADS_SHARE = 0.15, 0.6, 0.7  # of the time: the ends of the phases
 FINALISTS, MAX_ROUNDS = 3, 6
 DEFAULT_METHOD = method_of({"drafters": (AUTO,)})  # what a model has without a profile
@@ -134,8 +134,7 @@ class Tuning:
         drafting = Drafting(drafters=(AUTO,), n_draft=LONGEST_DRAFT)
         self._options = replace(plan.models, target=self._target, engine=engine, drafting=drafting)
         # The target computes a sidecar of its own layers; other drafts are their methods'.
-        sidecars = [draft for draft in self._drafts if kind_of(draft) == MTP]
-        self._sidecar = sidecars[0] if sidecars else None
+        self._sidecar = next((draft for draft in self._drafts if kind_of(draft) == MTP), None)
         self._models = stack.enter_context(LoadedModels(self._options, self._sidecar, keep_prompts=True))
         llm, sampling = self._models.plain, Sampling(temperature=plan.temperature)
         prompts = RequestBuilder(llm, n=None, sampling=sampling, seed=plan.seed)
@@ -398,9 +397,10 @@ def decide(
         return default, f"too few held-out prompts were measured ({n} of {MIN_ITEMS}): more --minutes"
     if not gains or max(gains.values()) <= 1.0:
         return PLAIN, "nothing was faster than plain decoding on held-out prompts: don't speculate"
-    if best == default or over_default is None or over_default.value <= 1.0 or gains.get(best, 0.0) <= 1.0:
-        return default, "nothing was faster than the defaults on held-out prompts"
-    return best, f"{over_default.value:.2f}x the defaults on held-out prompts"
+    over = 0.0 if best == default or over_default is None else over_default.value
+    if over < MIN_GAIN or gains.get(best, 0.0) <= 1.0:
+        return default, "nothing was clearly faster than the defaults on held-out prompts"
+    return best, f"{over:.2f}x the defaults on held-out prompts"
 
 
 def _speedup(result: Mapping[str, Any]) -> float:
