@@ -78,11 +78,7 @@ def bench(
     stdout, everything else to stderr. Exit code 3: a method was not lossless."""
     out, interrupted = plan.pop("out"), plan.pop("interrupted")
     if interrupted is not None:
-        # Options that come from the environment are no error.
-        sources = {name: str(context.get_parameter_source(name)) for name in context.params}
-        given = {name for name, source in sources.items() if source.endswith("COMMANDLINE")}
-        if given - {"interrupted", "as_json"}:
-            raise UsageError("--continue: a run goes on with its own settings; give only --json with it")
+        options.require_continue_alone(context)
         return _continue(interrupted, as_json)
 
     engine = replace(models.engine, exact_greedy=drafting.pop("exact_greedy"))

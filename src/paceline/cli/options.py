@@ -12,6 +12,7 @@ import typer
 from paceline.cli.help import COMPLETIONS
 from paceline.cli.references import file_option
 from paceline.drafter_table import DRAFTERS
+from paceline.speculative.errors import UsageError
 
 EPILOG = (
     "--verbose also prints the file and hash of each model.\n\n"
@@ -125,6 +126,13 @@ def require_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(2)
+
+
+def require_continue_alone(context: typer.Context) -> None:
+    """Raise UsageError for an option beside --continue; those of the environment are no error."""
+    given = {it for it in context.params if str(context.get_parameter_source(it)).endswith("COMMANDLINE")}
+    if given - {"interrupted", "as_json"}:
+        raise UsageError("--continue: a run goes on with its own settings; give only --json with it")
 
 
 def command_group(help: str, **more: Any) -> typer.Typer:  # noqa: A002

@@ -70,10 +70,7 @@ def tune(
     best is compared with the defaults on other prompts, and saved only if it is faster there."""
     out, interrupted, no_save = plan.pop("out"), plan.pop("interrupted"), plan.pop("no_save")
     if interrupted is not None:
-        sources = {name: str(context.get_parameter_source(name)) for name in context.params}
-        given = {name for name, source in sources.items() if source.endswith("COMMANDLINE")}
-        if given - {"interrupted", "as_json"}:
-            raise UsageError("--continue: a tune goes on with its own settings; give only --json with it")
+        options.require_continue_alone(context)
         return _continue(interrupted, as_json)
     from paceline.tune.record import new_path
 
@@ -86,9 +83,9 @@ def tune(
     loading = replace(resolve_models(models), corpora=tuple(corpora or ()))
     base = {name: value for name, value in chosen.given.items() if name != "drafters"}
     drafts = tuple(str(resolved(name)) for name in plan["drafts"] or ())
-    plan |= {"drafts": drafts, "sweeps": tuple(plan["sweeps"] or ())}
-    names = () if drafters is None else chosen.drafters
-    tune_plan = TunePlan(models=loading, drafting=base, drafters=names, save=not no_save, **plan)
+    plan |= {"drafts": drafts, "sweeps": tuple(plan["sweeps"] or ()), "save": not no_save}
+    plan["drafters"] = chosen.drafters if drafters else ()
+    tune_plan = TunePlan(models=loading, drafting=base, **plan)
     return _run(tune_plan, as_json, file=out or new_path())
 
 
@@ -110,15 +107,13 @@ def _continue(file: Path, as_json: bool) -> int:
 
 def _run(plan: TunePlan, as_json: bool, **more: Any) -> int:
     """Tune, print, and return the exit code. more: arguments of `Tuning`."""
-    from paceline.report.tune import write
+    from paceline.report import tune as report
 
     record = measure(plan, **more)
-    print_record(record.as_dict(), as_json, write)
+    print_record(record.as_dict(), as_json, report.write)
     if not as_json and record.path is not None:
         print_note(f"`paceline report {shlex.quote(str(record.path))} -o report.html` shows it on a page")
-    if record.conclusion.get("status") == "interrupted":
-        return INTERRUPTED
-    return 0
+    return INTERRUPTED if record.conclusion.get("status") == "interrupted" else 0
 
 
 def measure(plan: TunePlan, **more: Any) -> TuneRecord:
