@@ -27,7 +27,7 @@ _COMMON = """\
 --host --port --api-key-file --alias --engine --sessions --queue --timeout --replicas --methods --suite
 --minutes --full --items --baseline --prompts --samples --limit --cost-curve --chat-template --data --epochs
 --out --experts --max-rise --shares --min-agreement --context-lengths --refresh --task --measure --folder
---continue --tries --to --engine-version --format --from --save"""
+--continue --tries --to --engine-version --format --from --save --sweep --system --checklist"""
 COMMON = frozenset(_COMMON.split())
 EXAMPLES = {
     "run": (
