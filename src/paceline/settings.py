@@ -168,13 +168,13 @@ class Drafting:
         and becomes its drafters of chains."""
         if AUTO not in self.drafters:
             return self
-        return Drafting(**{**self.given, "drafters": CHAINS[: 1 + with_draft]})
+        return Drafting(**{**self.explicit_settings, "drafters": CHAINS[: 1 + with_draft]})
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The values that are not the fields' defaults, as they were given."""
+    def explicit_settings(self) -> dict[str, Any]:
+        """The values that are not the fields' defaults, as they were given. Without the drafters."""
         values = cast("Mapping[str, Any]", self._given)  # type: ignore[attr-defined]
-        return {it.name: values[it.name] for it in fields(self) if values[it.name] != it.default}
+        return {it.name: values[it.name] for it in fields(self)[1:] if values[it.name] != it.default}
 
     @property
     def rows(self) -> tuple[DrafterEntry, ...]:

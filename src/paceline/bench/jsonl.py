@@ -6,7 +6,7 @@ import json
 import reprlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -62,6 +62,15 @@ def object_of(line: Line) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             why = f"is no JSON ({error})"
     raise LineError(f"{why}; write one JSON object a line")
+
+
+def whole_objects(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file, without lines that a killed process left cut short. Raises UsageError."""
+    found: list[dict[str, Any]] = []
+    for line in raw_lines(path):
+        with suppress(LineError):
+            found.append(object_of(line))
+    return found
 
 
 @contextmanager

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.bench.jsonl import LineError, object_of, raw_lines
+from paceline.bench.jsonl import whole_objects
 from paceline.bench.replay.recording import append_line
 from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import UsageError
@@ -58,12 +57,7 @@ class Run:
     def begin(self, path: Path) -> None:
         """Write the first line. Raises UsageError if the file cannot be written."""
         self.started, self.folder = datetime.now().isoformat(timespec="seconds"), str(Path.cwd())
-        try:
-            make_private_folder(path.parent)
-            append(path, {"format": FORMAT} | {name: getattr(self, name) for name in HEAD})
-        except OSError as error:
-            why = f"cannot be written ({error.strerror}); name another file (-o)"
-            raise UsageError(f"{path}: {why}") from error
+        begin_file(path, {"format": FORMAT} | {name: getattr(self, name) for name in HEAD})
         self.path = path if path.is_file() else None  # and no device
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -95,6 +89,16 @@ def require_new(path: Path) -> None:
         raise UsageError(f"{path}: is not empty: continue it (--continue), or name another file (-o)")
 
 
+def begin_file(path: Path, head: Mapping[str, Any]) -> None:
+    """Write the first line of a record. Raises UsageError if the file cannot be written."""
+    try:
+        make_private_folder(path.parent)
+        append(path, head)
+    except OSError as error:
+        why = f"cannot be written ({error.strerror}); name another file (-o)"
+        raise UsageError(f"{path}: {why}") from error
+
+
 def append(path: Path, data: Mapping[str, Any]) -> None:
     """Write a line, readable by the user only. Raises OSError."""
     append_line(path, json.dumps(data).encode() + b"\n")
@@ -102,10 +106,7 @@ def append(path: Path, data: Mapping[str, Any]) -> None:
 
 def read(path: Path) -> Run:
     """Read a run. Raises UsageError for a file that is none."""
-    lines: list[dict[str, Any]] = []
-    for line in raw_lines(path):
-        with suppress(LineError):  # a killed process left it cut short
-            lines.append(object_of(line))
+    lines = whole_objects(path)
     groups = dict[tuple[int, str], ItemMeasurements]()
     try:
         first, end = lines[0], {}

@@ -43,6 +43,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
 
     from paceline.cli.progress import STEPS, by_share, progress
     from paceline.doctor import checklist, diagnosis
+    from paceline.hardware.probe import probe
     from paceline.loading import load_options
     from paceline.report import doctor as report
     from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
@@ -54,17 +55,17 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     given_lengths = numbers(measuring["context_lengths"], "--context-lengths")
     lengths = tuple({context_bucket(n): n for n in given_lengths}.values())
     effort = MeasurementEffort(seconds, lengths, numbers(rows, "--rows") if rows else TOKEN_COUNTS)
-    hardware = diagnosis.probe_hardware(models.target, models.engine.kernels)
-    record = {"hardware": hardware.as_dict()}
     if measuring["system"]:
-        print_record(record["hardware"], as_json, report.write_settings)
+        print_record(probe().as_dict(), as_json, report.write_settings)
         return 0
     if measuring["checklist"]:
         work = {diagnosis.RUN: diagnosis.TICKS}
         with Interrupts() as stop, load_options(models) as llm, progress(work, stop, at_end=False) as tick:
-            checks = checklist.check(llm, hardware, tick)
+            checks = checklist.check(llm, probe(), tick)
         print_record({"checks": checks}, as_json, report.write_checks)
         return 0
+    hardware = diagnosis.probe_hardware(models.target, models.engine.kernels)
+    record = {"hardware": hardware.as_dict()}
 
     def show_hardware() -> None:
         if not as_json:

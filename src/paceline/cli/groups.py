@@ -209,7 +209,7 @@ def with_drafting(
     exact_greedy = settings.pop("exact_greedy", False)
     chosen = LoadOptions.of(None, None, drafters, **settings).drafting
     is_given = bool(models.draft or drafters or corpora or remember or models.quality.lossy or exact_greedy)
-    is_given |= chosen.given.keys() > {"drafters"}
+    is_given |= bool(chosen.explicit_settings)
     return replace(
         models,
         drafting=chosen,

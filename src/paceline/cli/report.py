@@ -67,7 +67,7 @@ def report(
 def read_view(path: Path) -> dict[str, Any]:
     """Return what the page shows of a record. Raises UsageError for a file that is none."""
     from paceline.bench import run_file
-    from paceline.bench.jsonl import LineError, object_of, raw_lines
+    from paceline.bench.jsonl import whole_objects
     from paceline.bench.replay import replay, tables
     from paceline.doctor import diagnosis
     from paceline.heads.files import CARD, CONFIG
@@ -78,10 +78,7 @@ def read_view(path: Path) -> dict[str, Any]:
     file = path.with_suffix("") if path.suffix == ".gguf" else path  # an MTP layer is beside its run's folder
     if file.is_dir():
         file = next(filter(Path.is_file, (file / CARD, file / CONFIG)), file)
-    lines = []
-    for line in raw_lines(file):
-        with suppress(LineError):  # the last one, if a process was killed
-            lines.append(object_of(line))
+    lines = whole_objects(file)
     with suppress(OSError, ValueError):
         lines = [parse_json(file.read_bytes())]  # of several lines
     first = lines[0] if lines else {}

@@ -81,11 +81,10 @@ def tune(
         require_new(out)
     chosen = groups.with_drafting(models, drafters, drafting).drafting
     loading = replace(resolve_models(models), corpora=tuple(corpora or ()))
-    base = {name: value for name, value in chosen.given.items() if name != "drafters"}
     drafts = tuple(str(resolved(name)) for name in plan["drafts"] or ())
     plan |= {"drafts": drafts, "sweeps": tuple(plan["sweeps"] or ()), "save": not no_save}
     plan["drafters"] = chosen.drafters if drafters else ()
-    tune_plan = TunePlan(models=loading, drafting=base, **plan)
+    tune_plan = TunePlan(models=loading, drafting=chosen.explicit_settings, **plan)
     return _run(tune_plan, as_json, file=out or new_path())
 
 
@@ -228,7 +227,7 @@ def list_profiles(*, as_json: options.AsJson = False) -> int:
 @app.command("show", cls=GroupedCommand)
 def show(*, name: Name, model: Model = None) -> int:
     """Print a profile's file. It may be edited: fields of `settings` are keywords of `paceline.load`."""
-    for one in _chosen(name, model):
+    for one in _profiles_named(name, model):
         print_note(one["file"])
         sys.stdout.write(Path(one["file"]).read_text("utf-8"))
     return 0
@@ -237,19 +236,20 @@ def show(*, name: Name, model: Model = None) -> int:
 @app.command("rm", cls=GroupedCommand)
 def remove(*, name: Name, model: Model = None) -> int:
     """Remove a profile of this machine."""
-    for one in _chosen(name, model):
+    for one in _profiles_named(name, model):
         Path(one["file"]).unlink()
         print_note(f"{one['file']}: removed")
     return 0
 
 
-def _chosen(name: str, model: str | None) -> list[dict[str, Any]]:
+def _profiles_named(name: str, model: str | None) -> list[dict[str, Any]]:
     """Return the profiles of this name on this machine. Raises UsageError if there is none."""
     found = [one for one in _profiles() if one["name"] == name and one["here"]]
     if model is not None:
-        from paceline.system.home import file_fingerprint
+        from paceline.plan import target_fingerprint
+        from paceline.settings import LoadOptions
 
-        fingerprint = file_fingerprint(resolved(model))
+        fingerprint = target_fingerprint(LoadOptions(resolved(model)))
         found = [one for one in found if one["target"]["fingerprint"] == fingerprint]
     if not found:
         raise UsageError(f"no profile {name!r} here: `paceline profile list` lists them")

@@ -19,7 +19,7 @@ def write(record: Record, file: IO[str]) -> None:
     by_title: dict[str, list[Record]] = {}
     notes: dict[str, str] = {}
     for stage in record["stages"]:
-        # The points of a sweep may be stages. Of the rounds, each candidate's last one is shown.
+        # One table for the stages of a sweep, and one for all rounds, with each candidate's last result.
         title = "rounds" if stage["stage"].startswith("round ") else stage["stage"].partition("=")[0]
         by_title.setdefault(title, []).extend(stage["results"])
         notes[title] = stage["note"] or notes.get(title, "")

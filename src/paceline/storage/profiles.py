@@ -125,9 +125,9 @@ def choose(
 
 def apply(options: LoadOptions, profile: Profile) -> LoadOptions:
     """Return options with a profile's settings for those that were not given."""
-    given, tuned = options.drafting.given, dict(profile.settings)
-    if given.get("drafters") == (AUTO,):  # the default of `load`
-        del given["drafters"]
+    given, tuned = options.drafting.explicit_settings, dict(profile.settings)
+    if options.drafting.drafters != (AUTO,):  # the default of `load`
+        given["drafters"] = options.drafting.drafters
     draft, corpora = tuned.pop("draft", None), tuple(tuned.pop("corpora", ()))
     parts = {kind: {n: tuned[n] for n in tuned.keys() & names_of(kind)} for kind in (EngineOptions, Quality)}
     engine, quality = (_replaced(now, parts[type(now)]) for now in (options.engine, options.quality))

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.jsonl import LineError, object_of, raw_lines
-from paceline.bench.run_file import append
+from paceline.bench.jsonl import whole_objects
+from paceline.bench.run_file import append, begin_file
 from paceline.bench.system import ItemMeasurements
 from paceline.speculative.errors import UsageError
-from paceline.system.home import home, make_private_folder
+from paceline.system.home import home
 
 FORMAT, KIND = 1, "tune"  # the format is raised when a field changes its meaning or is removed
 
@@ -55,12 +54,7 @@ class TuneRecord:
         self.provenance, self.folder = provenance, str(Path.cwd())
         head = {"plan": self.plan, "folder": self.folder, "provenance": provenance}
         if self.path is not None:
-            try:
-                make_private_folder(self.path.parent)
-                append(self.path, {"format": FORMAT, "kind": KIND, **head})
-            except OSError as error:
-                why = f"cannot be written ({error.strerror}); name another file (-o)"
-                raise UsageError(f"{self.path}: {why}") from error
+            begin_file(self.path, {"format": FORMAT, "kind": KIND, **head})
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write a line. Raises OSError."""
@@ -97,12 +91,8 @@ def new_path() -> Path:
 
 def read(path: Path) -> TuneRecord:
     """Read a record. Raises UsageError for a file that is none."""
-    lines: list[dict[str, Any]] = []
-    for line in raw_lines(path):
-        with suppress(LineError):  # a killed process left it cut short
-            lines.append(object_of(line))
     try:
-        head, *rest = lines
+        head, *rest = whole_objects(path)
         if (head.pop("format"), head.pop("kind")) != (FORMAT, KIND):
             raise ValueError
         record = TuneRecord(path=path, **head)

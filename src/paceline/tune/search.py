@@ -30,8 +30,13 @@ def method_of(settings: Mapping[str, Any], draft: Path | None = None) -> Method:
     names = "+".join(drafting.drafters)
     if drafting.plain:
         return Method("plain", drafting)
-    changes = [f"{name}={value}" for name, value in drafting.given.items() if name != "drafters"]
+    changes = [f"{name}={value}" for name, value in drafting.explicit_settings.items()]
     return Method(":".join([names, *changes]), drafting, draft)
+
+
+def settings_of(method: Method) -> dict[str, Any]:
+    """Return the fields of Drafting that make a method, as JSON."""
+    return {"drafters": list(method.drafting.drafters), **method.drafting.explicit_settings}
 
 
 def search_copiers(

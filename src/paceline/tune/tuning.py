@@ -43,7 +43,7 @@ from paceline.system.locks import run_lock
 from paceline.tune import record as records
 from paceline.tune.plan import ADAPTIVE, ENGINE_SETTINGS, QUANTISATION, Sweep, TunePlan, engine_changes
 from paceline.tune.record import Stage, TuneRecord
-from paceline.tune.search import draft_methods, method_of, search_copiers
+from paceline.tune.search import draft_methods, method_of, search_copiers, settings_of
 
 LONGEST_DRAFT = 32  # tokens
 K_UP, K_DOWN = (8, 12, 16, 24), (4, 2)
@@ -318,7 +318,7 @@ class Tuning:
                 recordings, context, self.plan.drafting, seed=self.plan.seed, n=FINALISTS,
                 seconds=max(1.0, self._left(REPLAY_SHARE) - perf_counter()),
             )  # fmt: skip
-            candidates = [[speedup, method.drafting.given] for speedup, method in found]
+            candidates = [[speedup, settings_of(method)] for speedup, method in found]
             note = f"predicted from recorded answers; the best: {found[0][1].name}, {found[0][0]:.2f}x"
             self.record.end("replay", candidates=candidates, note=note, results=[])
         return [Candidate(method_of(settings)) for _, settings in self.record.stages["replay"].candidates]
@@ -359,8 +359,7 @@ class Tuning:
 
     def _profile(self, best: Candidate, measured: Mapping[str, Interval | None]) -> Profile:
         method, plan = best.method, self.plan
-        settings: dict[str, Any] = {"drafters": list(method.drafting.drafters)}
-        settings |= {name: value for name, value in method.drafting.given.items() if name != "drafters"}
+        settings = settings_of(method)
         draft = method.draft if method.uses_draft else None
         if draft is not None:
             settings["draft"] = str(draft.absolute()) if draft.exists() else str(draft)

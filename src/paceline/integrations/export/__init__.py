@@ -40,8 +40,7 @@ def request_of(options: LoadOptions, **served: Any) -> EngineRequest:
     options = plan.with_profile(options, anywhere=True) if options.profile != AUTO else options
     if lossy := options.quality.lossy or ("role speed" if options.quality.role == "speed" else ""):
         raise UsageError(f"{lossy} changes the text: other engines are told lossless settings only")
-    given, usual = options.drafting.given, asdict(EngineOptions())
-    given.pop("drafters", None)
+    given, usual = options.drafting.explicit_settings, asdict(EngineOptions())
     return EngineRequest(
         str(options.target), draft=str(options.draft or ""), drafters=options.drafting.drafters,
         n_draft=given.pop("n_draft", 0), n_ctx=options.engine.n_ctx, drafting_settings=given,
