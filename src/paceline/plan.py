@@ -165,6 +165,7 @@ def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:
         "gpu_layers": gpu_layers,
         "flash_attention": options.flash_attention,
         "cache_type": options.cache_type,
+        "placement": options.placement,
         "kernels": resolve_kernels(target, options.kernels),
         "device": options.device,
         "dtype": options.dtype,

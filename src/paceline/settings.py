@@ -34,6 +34,8 @@ ROLES = ("", "quality", "speed")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0")
 DTYPES = (AUTO, "float32", "bfloat16", "float16")
 KERNELS = (AUTO, "off")
+PINNED, INTERLEAVE = "pinned", "interleave"
+PLACEMENTS = ("system", PINNED, INTERLEAVE)
 CHAINS = ("lookup", "model")  # the drafters of `auto` if all passes have one shape
 
 
@@ -52,6 +54,10 @@ class EngineOptions:
     flash_attention: bool | None = setting(None, "Flash attention.")
     cache_type: str = setting("f16", "Type of the KV cache: f32, f16, bf16 or q8_0.", choices=CACHE_TYPES)
     kernels: str = setting(AUTO, "Paceline's kernels: auto or off.", choices=KERNELS)
+    placement: str = setting(
+        "system", "Threads pinned to cores, or memory interleaved over NUMA nodes: pinned, interleave.",
+        choices=PLACEMENTS,
+    )  # fmt: skip
     device: str = setting(AUTO, "For a transformers model: cpu, cuda, mps or auto.")
     dtype: str = setting(AUTO, "Of its weights: auto, float32, bfloat16 or float16.", choices=DTYPES)
     attention: str = setting(AUTO, "Its attention: sdpa, eager, ..., or auto.")

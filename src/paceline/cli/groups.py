@@ -140,7 +140,7 @@ MODEL_OPTIONS = OptionGroup(
             ("flash_attention", Literal["on", "off", "auto"], "auto", "-fa --flash-attn", "MODE",
              settings_of(EngineOptions)["flash_attention"].help),
         ),
-        *setting_options(MODELS, EngineOptions, "cache_type", "kernels", "prompt_cache"),
+        *setting_options(MODELS, EngineOptions, "cache_type", "kernels", "placement", "prompt_cache"),
         *setting_options(MODELS, Quality),
         *setting_options(MODELS, EngineOptions, "device", "dtype", "attention"),
     ],

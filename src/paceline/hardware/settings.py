@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from paceline.hardware.cores import CPU, Cores
 from paceline.hardware.files import Limits, SystemFiles
+from paceline.hardware.threads import NODES
 
-NODES = "/sys/devices/system/node"
 HUGE = "/sys/kernel/mm/transparent_hugepage/enabled"
 GOVERNOR = f"{CPU}/cpufreq/policy0/scaling_governor"
 BALANCED = 1.25  # the most memory of a node relative to the mean

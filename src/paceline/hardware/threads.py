@@ -13,6 +13,7 @@ from paceline.hardware.files import Limits, SystemFiles, read_limits
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number
 
+NODES = "/sys/devices/system/node"
 VARIABLE = "PACELINE_THREADS"  # the default, as for every option
 
 
@@ -58,6 +59,18 @@ def _cores(allowed: frozenset[int] | None) -> Cores:
 def physical_cores() -> int:
     """Return the physical cores that this process may run on."""
     return max(1, _cores(cores.allowed_here()).physical)
+
+
+def processors_by_core() -> list[int]:
+    """Return the usable processors: the first of each physical core, then those that share one."""
+    cpus = _cores(cores.allowed_here()).usable
+    first = {cpu.core: cpu.number for cpu in reversed(cpus)}.values()
+    return [*sorted(first), *(cpu.number for cpu in cpus if cpu.number not in first)]
+
+
+def memory_nodes() -> list[int]:
+    """Return the numbers of the NUMA nodes; none if the system does not say."""
+    return [int(name[4:]) for name in SystemFiles().names(NODES, "node")]
 
 
 def logical_cores() -> int:

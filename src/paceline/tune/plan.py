@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from paceline.settings import EngineOptions, LoadOptions, make_settings
+from paceline.hardware.threads import memory_nodes
+from paceline.settings import PLACEMENTS, EngineOptions, LoadOptions, make_settings
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import read_number, setting, validate_fields
 
 ADAPTIVE = "k"  # a sweep of n_draft that chooses its values
 QUANTISATION = "quantisation"  # of the draft model
-ENGINE_SETTINGS = {"threads": int, "cache_type": str, "kernels": str}  # each value loads the model again
+# Each value loads the model again.
+ENGINE_SETTINGS = {"threads": int, "placement": str, "cache_type": str, "kernels": str}
 # Profiles with a task and settings of their own. What a role may change is bounded by the commands that
 # recommend it (`paceline experts`, `paceline prefill`).
 PRESETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -31,12 +33,14 @@ class Sweep:
 
     @classmethod
     def parse(cls, text: str) -> Sweep:
-        """Parse NAME=VALUE,VALUE or "k". Raises UsageError."""
+        """Parse NAME=VALUE,VALUE, "k", or "placement" for those of this machine. Raises UsageError."""
         from paceline.bench.method import read_change
 
         name, _, values = text.partition("=")
         if text == ADAPTIVE:
             return cls(ADAPTIVE)
+        if text == "placement":
+            return cls(text, PLACEMENTS if len(memory_nodes()) > 1 else PLACEMENTS[:-1])
         place, name = f"--sweep {text}", "n_draft" if name == ADAPTIVE else name
         parts = [one.strip() for one in values.split(",") if one.strip()]
         if name in ENGINE_SETTINGS or name == QUANTISATION:

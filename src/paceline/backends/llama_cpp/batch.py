@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.common import PassOutput
-from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, llama_cpp
+from paceline.backends.llama_cpp import placement
+from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, helpers, llama_cpp
 from paceline.backends.llama_cpp.extras import Hidden
 
 
@@ -84,6 +85,7 @@ class Batch:
                 self._several.append(_pointer(sequences))
                 self._seqs[i] = self._several[-1]
         self._batch.n_tokens = len(self._owners)
+        placement.before_pass(context, helpers())
         return int(llama_cpp().llama_decode(context, self._batch))
 
     def logits(self, context: Any) -> NDArray[np.float32]:

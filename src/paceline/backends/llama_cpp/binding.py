@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from paceline.backends.common import parameters
-from paceline.backends.llama_cpp import gate, pages
+from paceline.backends.llama_cpp import gate, pages, placement
 from paceline.hardware.files import parse_nonnegative
 from paceline.models.headers.facts import HEAD_ARCHS
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
@@ -235,7 +235,7 @@ def make_context(
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     for change in changes:
         change(params)
-    with wrap_llama_errors(path):
+    with wrap_llama_errors(path), placement.interleaved(settings.placement):
         context = cpp.llama_init_from_model(model, params)
         if not context:
             raise ModelError(
@@ -244,7 +244,13 @@ def make_context(
                 "flash_attention (-fa)"
             )
     pages.advise_huge_pages()  # scratch space is allocated, and not yet touched
+    if settings.placement == placement.PINNED:
+        placement.pin(cpp, context, settings.threads)
     return context
+
+
+def free_context(context: Any) -> None:
+    placement.free(llama_cpp(), context, _helpers)
 
 
 def state_bytes(model: Any) -> int:

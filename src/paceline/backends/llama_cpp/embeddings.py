@@ -53,4 +53,4 @@ class EmbeddingContext:
         return (total / len(tokens)).astype(np.float32)
 
     def close(self) -> None:
-        binding.llama_cpp().llama_free(self._context)
+        binding.free_context(self._context)

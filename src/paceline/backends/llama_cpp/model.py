@@ -16,6 +16,7 @@ from paceline.backends.llama_cpp.cache import MAX_BRANCHES
 from paceline.backends.llama_cpp.extras import PassExtra
 from paceline.backends.llama_cpp.hidden_states import HiddenStates
 from paceline.backends.llama_cpp.mtp import MtpStates
+from paceline.backends.llama_cpp.placement import interleaved
 from paceline.models.headers.header import read_parts
 from paceline.speculative.errors import UsageError
 from paceline.system.forks import ForkGuard
@@ -66,7 +67,7 @@ class LlamaSettings:
     """Settings of a load. Raises UsageError for too many sessions.
     threads: of a pass.
     gpu_layers: layers on the GPU. flash_attention: None lets llama.cpp choose.
-    cache_type: of keys and values, in binding.CACHE_TYPES.
+    cache_type: of keys and values, in binding.CACHE_TYPES. placement: see placement.py.
     exact_rows: rows that passes are filled up to if rows depend on their pass; 0 does not fill.
     kernels: use Paceline's kernels if there are any and memory is large enough.
     experts: of a mixture, used for each token; 0 for as many as the file says.
@@ -78,6 +79,7 @@ class LlamaSettings:
     gpu_layers: int = 0
     flash_attention: bool | None = None
     cache_type: str = "f16"
+    placement: str = "system"
     exact_rows: int = 0
     kernels: bool = True
     experts: int = 0
@@ -132,7 +134,8 @@ class LoadedModel:
         self.kernels = settings.kernels and kernels.fits_memory(path, shares=shares)
         kernels.set_enabled(self.kernels)
         changes = [extra.on_load for extra in extras]
-        with kernels.sharing(key) if self.kernels else nullcontext():
+        share = kernels.sharing(key) if self.kernels else nullcontext()
+        with share, interleaved(settings.placement):
             model: Any = binding.load_model(
                 path, gpu_layers=settings.gpu_layers, mtp=settings.mtp, changes=changes
             )

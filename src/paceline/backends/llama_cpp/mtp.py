@@ -212,7 +212,7 @@ class MtpDraft(HeadBase):
         if self._context is not None:
             context, self._context, self.memory = self._context, None, None
             if self.inner.model.process.is_current:
-                binding.llama_cpp().llama_free(context)
+                binding.free_context(context)
 
     def take_sequence(self) -> int:
         """Return a free sequence, or that of a closed session. Raises BusyError if there is none."""

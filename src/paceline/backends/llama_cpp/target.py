@@ -308,7 +308,7 @@ class LlamaTarget(LoadedTarget):
             if self.model.process.is_current:
                 for slot in self.cache.slots:
                     self.cache.save_prompt(slot, len(slot.cached))
-                binding.llama_cpp().llama_free(self.context)
+                binding.free_context(self.context)
             self.context = self._decoder.context = None
             self.cache.reset(None)
 
