@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def cores_of_pinned_threads() -> set[int]:
-    each = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")  # noqa: PTH208]
+    each = [os.sched_getaffinity(int(thread.name)) for thread in Path("/proc/self/task").iterdir()]
     return set().union(*(cpus for cpus in each if len(cpus) == 1))
 
 
