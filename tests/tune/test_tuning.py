@@ -16,10 +16,11 @@ from paceline.bench.summary import Interval
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import UsageError
 from paceline.storage import profiles
+from paceline.tune.candidates import draft_methods, method_of
 from paceline.tune.plan import Sweep, TunePlan
 from paceline.tune.record import TuneRecord, read
-from paceline.tune.search import draft_methods, method_of
-from paceline.tune.tuning import Tuning, decide, split
+from paceline.tune.trials import split
+from paceline.tune.tuning import Tuning, decide
 
 
 @pytest.fixture(autouse=True)

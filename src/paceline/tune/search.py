@@ -1,104 +1,123 @@
-"""The candidates of a tune: the best of thousands of settings in a replay, and the usual ones of a draft."""
+"""The search: replays of settings, knock-out rounds with the model, then settings of the engine."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from paceline.backends.recorded import Recording
-from paceline.bench.method import Method
-from paceline.bench.replay.replay import MethodReplay, ReplayContext
+from paceline.bench.replay.draft_memo import DraftMemo
+from paceline.bench.replay.replay import ReplayContext
 from paceline.drafter_table import DRAFT
 from paceline.drafts import kind_of
-from paceline.fits import drafters_of
-from paceline.settings import AUTO, Drafting, make_settings
-from paceline.speculative.errors import MissingExtraError, UsageError
+from paceline.hardware.threads import logical_cores, physical_cores
+from paceline.settings import AUTO
+from paceline.storage.corpora import Corpora
+from paceline.tune.candidates import DEFAULT, Candidate, draft_methods, method_of, settings_of
+from paceline.tune.plan import Sweep, engine_changes
+from paceline.tune.record import Stage
+from paceline.tune.replays import COPIERS, WITH_DRAFT, search_replays
+from paceline.tune.trials import Trials, speedup
 
-MAX_TRIALS = 400
-COPIERS = ("lookup", "suffix", "suffix+lookup", "ngram", AUTO)
-DRAFT_LENGTHS = (4, 8, 12, 16, 24)  # of a draft model
-HEAD_LENGTHS = (1, 2, 3, 5, 7)
-SURE = (0.3, 0.7)  # p_min, beside the default
-
-
-def method_of(settings: Mapping[str, Any], draft: Path | None = None) -> Method:
-    """Return the method of these fields of Drafting, with a name that `paceline bench --methods` reads.
-    Raises UsageError."""
-    drafting = make_settings(Drafting, settings)
-    names = "+".join(drafting.drafters)
-    if drafting.plain:
-        return Method("plain", drafting)
-    changes = [f"{name}={value}" for name, value in drafting.explicit_settings.items()]
-    return Method(":".join([names, *changes]), drafting, draft)
+REPLAY_SHARE, ROUNDS_SHARE, ENGINE_SHARE = 0.2, 0.6, 0.75  # of the time: the ends of the phases
+FINALISTS, MAX_ROUNDS = 3, 6
+MIN_ENGINE_GAIN = 1.02
 
 
-def settings_of(method: Method) -> dict[str, Any]:
-    """Return the fields of Drafting that make a method, as JSON."""
-    return {"drafters": list(method.drafting.drafters), **method.drafting.explicit_settings}
+def search(trials: Trials) -> Candidate:
+    """Return the best candidate on the items to tune on."""
+    for item in trials.tuning:
+        if perf_counter() < trials.end_of(REPLAY_SHARE / 2) or len(trials.runner.requests) < 2:
+            trials.runner.prepare(item)
+    each = (perf_counter() - trials.start) / max(1, len(trials.runner.requests))  # seconds of an answer
+    replayed = [] if trials.plan.temperature else _replayed(trials)
+    first = [DEFAULT, *replayed[:1], *_with_drafts(trials), *replayed]
+    n = int((trials.end_of(ROUNDS_SHARE) - perf_counter()) / 3 / max(each, 1e-3))  # in the first round
+    candidates = list({candidate.name: candidate for candidate in first}.values())
+    best = _knock_out(trials, candidates[: max(FINALISTS, n)])
+    for engine in _engines(trials):
+        (name, value), *_ = engine.items()
+        if perf_counter() < trials.end_of(ENGINE_SHARE):
+            changed = replace(best, engine={**best.engine, **engine})
+            pair = [best, changed]
+            points = trials.points(f"engine {name}={value}", pair, trials.tuning, trials.end_of(ENGINE_SHARE))
+            if speedup(points[1][1]) > MIN_ENGINE_GAIN * speedup(points[0][1]):
+                best = changed
+    return best
 
 
-def search_copiers(
-    recordings: Sequence[Recording], context: ReplayContext, base: Mapping[str, Any], *,
-    seconds: float, seed: int, n: int,
-) -> list[tuple[float, Method]]:  # fmt: skip
-    """Return the n best methods without a draft by their predicted speedup in replays of recorded answers.
-    base: fields of Drafting for all. Raises MissingExtraError without Optuna."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError("searching needs Optuna: pip install 'paceline[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    found = dict[str, tuple[float, Method]]()
-
-    def replayed(method: Method) -> float:
-        play = MethodReplay(method, recordings, context)
-        try:
-            return sum(play.play(recording).seconds for recording in recordings)
-        finally:
-            play.close()
-
-    plain = replayed(method_of({"drafters": ("none",)}))
-
-    def objective(trial: optuna.Trial) -> float:
-        names = trial.suggest_categorical("drafters", COPIERS)
-        policy = trial.suggest_categorical("policy", ("rate", "p_min", "fixed"))
-        settings: dict[str, Any] = {"drafters": tuple(names.split("+")), "policy": policy}
-        settings["n_draft"] = trial.suggest_int("n_draft", 2, 32, log=True)
-        if policy == "p_min":
-            settings["p_min"] = trial.suggest_float("p_min", 0.1, 0.9, step=0.1)
-        if "lookup" in names:
-            settings["ngram_min"] = trial.suggest_int("ngram_min", 1, 4)
-        try:
-            method = method_of({**settings, **base})
-        except UsageError as error:
-            raise optuna.TrialPruned from error
-        if method.name not in found:
-            found[method.name] = plain / replayed(method), method
-        return found[method.name][0]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    for names in COPIERS:  # the defaults first
-        drafting = Drafting(drafters=tuple(names.split("+")))
-        usual = {"drafters": names, "ngram_min": 3}
-        usual |= {name: getattr(drafting, name) for name in ("policy", "n_draft", "p_min")}
-        study.enqueue_trial(usual)
-    study.optimize(objective, n_trials=MAX_TRIALS, timeout=seconds)
-    return sorted(found.values(), key=lambda pair: -pair[0])[:n]
+def _with_drafts(trials: Trials) -> list[Candidate]:
+    found = []
+    for draft in trials.drafts:
+        replayed = kind_of(draft) == DRAFT and not trials.plan.temperature
+        for method in draft_methods(draft, trials.plan.drafting, replayed=replayed):
+            label = draft.stem if len(trials.drafts) > 1 or AUTO in method.name else ""
+            found.append(Candidate(method, label=label))
+    return found
 
 
-def draft_methods(draft: Path, base: Mapping[str, Any]) -> list[Method]:
-    """Return methods with a draft, the most promising first."""
-    kind = kind_of(draft)
-    drafter = drafters_of(kind)[0]
-    lengths = DRAFT_LENGTHS if kind == DRAFT else HEAD_LENGTHS
-    varied: list[dict[str, Any]] = [{}]
-    varied += [{"policy": "fixed", "n_draft": n} for n in lengths]
-    varied += [{"p_min": p} for p in SURE] if kind == DRAFT else []
-    settings: list[dict[str, Any]] = [{"drafters": (AUTO,)}]
-    settings += [{"drafters": (drafter,), **one} for one in varied]
-    settings += [{"drafters": (copier, drafter)} for copier in ("lookup", "suffix")]
-    return [method_of({**base, **one}, draft) for one in settings]
+def _knock_out(trials: Trials, alive: list[Candidate]) -> Candidate:
+    """Return the best of rounds of more and more items, of which the faster half goes on."""
+    until, n, at, number = trials.end_of(ROUNDS_SHARE), 1, 0, 1
+    while len(alive) > 1 and (number == 1 or (number <= MAX_ROUNDS and perf_counter() < until)):
+        items = [trials.tuning[i % len(trials.tuning)] for i in range(at, at + n)]
+        results = trials.measure(f"round {number}", alive, items, until)
+        lossless = {result["system"] for result in results if result["lossless"]}
+        alive = [one for one in alive if one.name in lossless] or alive[:1]
+        alive.sort(key=lambda one: -trials.value(one.name))
+        alive = alive[: max(FINALISTS, (len(alive) + 1) // 2)]
+        number, at, n = number + 1, at + n, min(2 * n, len(trials.tuning))
+    return alive[0]
+
+
+def _engines(trials: Trials) -> Iterator[dict[str, Any]]:
+    """Yield settings of the engine that are worth a try, one change each, without those that were given."""
+    given = engine_changes(trials.plan.models.engine)
+    threads = {physical_cores(), logical_cores()} - {trials.threads}
+    values = {
+        "threads": sorted(threads), "placement": Sweep.parse("placement").values[1:], "cache_type": ["q8_0"]
+    }  # fmt: skip
+    for name, tried in values.items():
+        yield from ({name: value} for value in tried if name not in given)
+
+
+def _replayed(trials: Trials) -> list[Candidate]:
+    """Return the best methods by replays of plain answers, those of each draft first; of a stored record,
+    its own."""
+    stage = trials.record.stages.setdefault("replay", Stage())
+    if not stage.candidates:
+        runner, models = trials.runner, trials.models
+        recordings = [
+            Recording(request.tokens, runner.plain.greedy_tokens[id_])
+            for id_, request in runner.requests.items()
+        ]
+        target = models.plain.target
+        corpora = Corpora.find(trials.options.corpora, target.vocab)
+        drafts = [draft for draft in trials.drafts if kind_of(draft) == DRAFT]
+        found = list[tuple[float, Any]]()
+        for n, draft in enumerate([*drafts, None]):
+            model, drafters = None, COPIERS
+            if draft is not None:
+                drafters = WITH_DRAFT
+                model = DraftMemo(models.llm(method_of({"drafters": ("model",)}, draft)).draft)
+            costs = models.pass_costs(draft)
+            context = ReplayContext(target.vocab, target.text, corpora, model, costs)
+            left = (trials.end_of(REPLAY_SHARE) - perf_counter()) / (len(drafts) + 1 - n)
+            found += search_replays(
+                recordings, context, drafters, trials.plan.drafting, draft=draft, seed=trials.plan.seed,
+                n=FINALISTS, seconds=max(1.0, left),
+            )  # fmt: skip
+        candidates = [[gain, settings_of(one), one.draft and str(one.draft)] for gain, one in found]
+        note = "predicted from recorded answers"
+        if found:
+            gain, best = max(found, key=lambda pair: pair[0])
+            note += f"; the best: {best.name}, {gain:.2f}x"
+        trials.record.end("replay", candidates=candidates, note=note, results=[])
+    several, replayed = len(trials.drafts) > 1, []
+    for _, settings, name in stage.candidates:
+        path = name and Path(name)
+        replayed.append(Candidate(method_of(settings, path), label=path.stem if path and several else ""))
+    return replayed

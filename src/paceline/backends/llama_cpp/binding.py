@@ -17,6 +17,7 @@ from paceline.backends.common import parameters
 from paceline.backends.llama_cpp import gate, pages, placement
 from paceline.hardware.files import parse_nonnegative
 from paceline.models.headers.facts import HEAD_ARCHS
+from paceline.settings import PINNED
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard, OpenMPThreads
@@ -244,7 +245,7 @@ def make_context(
                 "flash_attention (-fa)"
             )
     pages.advise_huge_pages()  # scratch space is allocated, and not yet touched
-    if settings.placement == placement.PINNED:
+    if settings.placement == PINNED:
         placement.pin(cpp, context, settings.threads)
     return context
 
