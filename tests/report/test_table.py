@@ -83,9 +83,10 @@ def test_the_closing_line_has_speed_gain_and_sources() -> None:
 
 
 def test_details_have_counts_and_rates() -> None:
-    drafted = a_run(10, 12.34, 8, 6) | {"plain_tokens_per_second": 6.17, "n_cached": 3}
+    drafted = a_run(10, 12.34, 8, 6) | {"plain_tokens_per_second": 6.17, "n_cached": 3, "draft_n_cached": 2}
     assert details(drafted) == (
-        "10 tokens; 3 tokens of the prompt reused; acceptance rate 0.75 (lookup 6/8); "
+        "10 tokens; 3 tokens of the prompt reused; 2 tokens of the prompt reused by the draft; "
+        "acceptance rate 0.75 (lookup 6/8); "
         "acceptance length 2.50; hit rate lookup 50% (2/4 right); efficiency 1.50"
     )
     assert details(a_run(1, 12.34, 0, 0)) == "1 token"

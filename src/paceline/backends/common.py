@@ -150,9 +150,10 @@ class CacheSlot:
     The owner is a weak reference: a session that an interrupt drops frees its slot.
     is_stateful: its state cannot drop tokens, but returns to a copy.
     checkpoint: number of tokens in the state that a rejected draft returns to; 0 if there is none.
+    n_reused: tokens that its sessions found in the cache.
     states: copies of a prompt's states by their numbers of tokens, which ascend."""
 
-    checkpoint = 0
+    checkpoint = n_reused = 0
 
     def __init__(self, *, is_stateful: bool = False) -> None:
         self.is_stateful, self.states = is_stateful, dict[int, Any]()
@@ -286,6 +287,7 @@ class CachedSession(TreeSession, Generic[S]):
     def _append(self, tokens: Sequence[int]) -> None:
         if self._slot is None:
             self._begin(list(tokens[:-1]))
+            self.slot.n_reused += min(len(self.slot.cached), len(tokens) - 1)
             if self.slot.is_stateful:
                 self._stops = state_places(tokens, len(self.slot.cached), self._piece)
         if self._context is not self.tokens:

@@ -80,6 +80,15 @@ class Embeds(Protocol):
         tokens: at least one, and no more than the context has. Raises ModelError."""
 
 
+@runtime_checkable
+class ReusesCache(Protocol):
+    """A backend with a KV cache that outlives its sessions."""
+
+    @property
+    def n_reused(self) -> int:
+        """Tokens that all sessions so far found in the cache when they began."""
+
+
 @dataclass(frozen=True)
 class OutputHead:
     """The last layers of a model: logits are `weight @ (norm * h / sqrt(mean(h * h) + eps))` of a state h.

@@ -15,6 +15,7 @@ from typing import IO, Any
 from rich.console import Console
 
 from paceline.api import LLM
+from paceline.backends.interface import ReusesCache
 from paceline.bench.provenance import provenance
 from paceline.bench.replay.recording import Recorder
 from paceline.bench.text_comparison import judge, warm_up
@@ -205,7 +206,9 @@ class Completion:
     def _decode(self, prompt: Sequence[int], *, plain: bool) -> dict[str, Any]:
         """Stream one generation until its end or Ctrl-C. Return its record."""
         sources, parts, length, request = list[str](), list[tuple[str, str]](), 0, self.request
-        prefill = PrefillProgress(self.interrupts)
+        prefill, draft, reused = PrefillProgress(self.interrupts), self.llm.draft, 0
+        if isinstance(draft, ReusesCache):
+            reused = draft.n_reused
         with closing(prefill), self.llm.stream(prompt, plain=plain, on_prefill=prefill, **request) as stream:
             self.interrupts.defer_first()
             try:
@@ -225,6 +228,8 @@ class Completion:
                 at_once = "the model ended it at once (--ignore-eos goes on), or --stop did"
                 print_note(f"the text is empty: {at_once}")
         record = as_record(generation) | self._logprobs(generation)
+        if isinstance(draft, ReusesCache) and not plain:
+            record["draft_n_cached"] = draft.n_reused - reused
         return record if self._marks is None else record | {"sources": sources, "parts": parts}
 
     def _record(self, prompt: Sequence[int], generation: Generation, *, plain: bool) -> None:

@@ -130,7 +130,8 @@ def efficiency(run: Mapping[str, Any], plain: float) -> float:
 def prompt(run: Mapping[str, Any]) -> list[str]:
     """Return what the cache had of the prompt, and the speed of the prefill of the rest."""
     speed = run["prompt_tokens_per_second"]
-    out = [f"{count(run['n_cached'], 'token')} of the prompt reused"] if run.get("n_cached") else []
+    caches = (("", run.get("n_cached")), ("by the draft ", run.get("draft_n_cached")))
+    out = [f"{count(n, 'token')} of the prompt reused {by}".strip() for by, n in caches if n]
     return out if speed is None else [*out, f"prompt {count(run['n_read'], 'token')}, {speed:.1f} tokens/s"]
 
 

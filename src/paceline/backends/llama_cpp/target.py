@@ -222,6 +222,10 @@ class LlamaTarget(LoadedTarget):
         self._require_open()
         return self.model.size
 
+    @property
+    def n_reused(self) -> int:
+        return sum(slot.n_reused for slot in self.cache.slots)
+
     def _require_open(self) -> None:
         """Raise UsageError if the model is closed, or was loaded before a fork."""
         self.model.process.require()

@@ -295,6 +295,10 @@ class HfTarget(LoadedTarget):
         finally:
             self.on_forward = timed
 
+    @property
+    def n_reused(self) -> int:
+        return sum(slot.n_reused for slot in self._slots.slots)
+
     def forget(self) -> None:
         self._slots.clear_free()
 
