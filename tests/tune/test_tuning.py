@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from paceline.storage import profiles
 from paceline.tune.candidates import draft_methods, method_of
 from paceline.tune.plan import Sweep, TunePlan
 from paceline.tune.record import TuneRecord, read
+from paceline.tune.search import engines_to_try
 from paceline.tune.trials import split
 from paceline.tune.tuning import Tuning, decide
 
@@ -48,14 +50,15 @@ def stages(record: TuneRecord) -> list[str]:
 
 def test_a_sweep_measures_each_value_beside_plain_decoding(plan: TunePlan, tmp_path: Path) -> None:
     file = tmp_path / "record.jsonl"
-    record = Tuning(replace(plan, sweeps=("n_draft=2,5", "threads=1")), file=file).run()
+    record = Tuning(replace(plan, sweeps=("n_draft=2,5", "threads=1", "placement")), file=file).run()
     results = record.stages["sweep n_draft"].results
     assert results is not None
     names = [result["system"] for result in results]
     assert names == ["plain", "model:policy=fixed:n_draft=2", "model:policy=fixed:n_draft=5"]
     assert all(result["lossless"] and result["items"] >= 1 for result in results)
     assert results[1]["speedup"]["value"] > 0
-    assert stages(record) == ["sweep n_draft", "sweep threads=1"]
+    placements = [f"sweep placement={one}" for one in Sweep.parse("placement").values]
+    assert stages(record) == ["sweep n_draft", "sweep threads=1", *placements]
     assert list(profiles.every(pytest.fail)) == []  # none was named
     assert read(file).as_dict() == json.loads(json.dumps(record.as_dict()))
 
@@ -95,6 +98,17 @@ def test_a_search_replays_knocks_out_and_checks_on_held_out_prompts(plan: TunePl
     assert end["status"] == "done"
     saved = list(profiles.every(pytest.fail))
     assert [one.name for one in saved] == ([] if end["profile"] is None else ["any"])
+
+
+def test_settings_of_the_engine_that_were_given_are_not_tried(plan: TunePlan) -> None:
+    def tried(**given: Any) -> set[str]:
+        trials = SimpleNamespace(
+            plan=TunePlan(models=LoadOptions.of("x.gguf", **given)), threads=given.get("threads", 1)
+        )
+        return {name for engine in engines_to_try(trials) for name in engine}  # type: ignore[arg-type]
+
+    assert {"placement", "cache_type"} <= tried()
+    assert tried(threads=1, placement="pinned", cache_type="bf16") == set()
 
 
 def test_an_interrupted_search_continues_and_measures_nothing_twice(plan: TunePlan, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def search(trials: Trials) -> Candidate:
     n = int((trials.end_of(ROUNDS_SHARE) - perf_counter()) / 3 / max(each, 1e-3))  # in the first round
     candidates = list({candidate.name: candidate for candidate in first}.values())
     best = _knock_out(trials, candidates[: max(FINALISTS, n)])
-    for engine in _engines(trials):
+    for engine in engines_to_try(trials):
         (name, value), *_ = engine.items()
         if perf_counter() < trials.end_of(ENGINE_SHARE):
             changed = replace(best, engine={**best.engine, **engine})
@@ -73,7 +73,7 @@ def _knock_out(trials: Trials, alive: list[Candidate]) -> Candidate:
     return alive[0]
 
 
-def _engines(trials: Trials) -> Iterator[dict[str, Any]]:
+def engines_to_try(trials: Trials) -> Iterator[dict[str, Any]]:
     """Yield settings of the engine that are worth a try, one change each, without those that were given."""
     given = engine_changes(trials.plan.models.engine)
     threads = {physical_cores(), logical_cores()} - {trials.threads}

@@ -18,7 +18,7 @@ from paceline.speculative.tree import DraftTree
 TOP = 64  # log probabilities of a row that are remembered; the others share the rest of the probability
 
 
-class Row(NamedTuple):
+class RememberedRow(NamedTuple):
     """The likeliest tokens with their log probabilities. rest: of each other token, their mean."""
 
     ids: NDArray[np.int64]
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     rest: float
 
     @classmethod
-    def of(cls, logits: Logits) -> Row:
+    def of(cls, logits: Logits) -> RememberedRow:
         ids = filter_top_k(logits, TOP)
         weights = np.exp(logits - logits.max())
         total = weights.sum()
@@ -40,7 +40,7 @@ class DraftMemo(DelegatingTarget):
 
     def __init__(self, inner: object) -> None:
         super().__init__(inner)
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, RememberedRow] = {}
 
     def open(self, beside: Session | None = None) -> MemoSession:
         return MemoSession(self)
@@ -68,7 +68,7 @@ class MemoSession(TreeSession):
         super().__init__()
         self._target, self._key, self.n_cached = target, 0, 0
         self._reader: ResumableSession | None = None
-        self.rows: list[Row] = []
+        self.rows: list[RememberedRow] = []
 
     @property
     def pending_tokens(self) -> int:
@@ -94,7 +94,7 @@ class MemoSession(TreeSession):
                 target.forward([(session, session.pending_tokens)], NO_OUTPUTS)
             (out,) = target.forward([(session, tree)], NO_OUTPUTS)
             for row in range(len(keys) - out.computed, len(keys)):
-                remembered[keys[row]] = Row.of(out.logits(row))
+                remembered[keys[row]] = RememberedRow.of(out.logits(row))
         self.rows = [remembered[key] for key in keys]
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class MemoSession(TreeSession):
 class MemoOutput(LogitsOutput):
     """Remembered rows as log probabilities."""
 
-    def __init__(self, n_vocab: int, rows: Sequence[Row], computed: int) -> None:
+    def __init__(self, n_vocab: int, rows: Sequence[RememberedRow], computed: int) -> None:
         self._n_vocab, self._rows = n_vocab, rows
         super().__init__(computed)
 
