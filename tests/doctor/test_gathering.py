@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.doctor import diagnosis
-from paceline.doctor.diagnosis import Evidence, evidence_of_models, evidence_of_run
+from paceline.doctor.causes import Evidence
+from paceline.doctor.diagnosis import evidence_of_models, evidence_of_run
 from paceline.hardware.files import Limits
 from paceline.hardware.probe import MemoryInfo, probe
 from paceline.loading import load
@@ -39,7 +40,8 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         memory=HYBRID,
         experts=8,
         experts_used=2,
-        size=120,
+        target_size=100,
+        draft_size=20,
         available=10**8,
         usable=10**7,
         curve={1: 0.1, 4: 0.2},

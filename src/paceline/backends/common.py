@@ -190,19 +190,26 @@ class CacheSlot:
         self.states = {n: state for n, state in self.states.items() if n <= len(self.cached)}
 
 
+def early_change(tokens: Sequence[int], earlier: Sequence[Sequence[int]]) -> int | None:
+    """Return how many tokens of a prompt are those of an earlier one, if these are few and it goes on like
+    one after it has differed; else None."""
+    start = max((common_prefix(prompt, tokens) for prompt in earlier), default=0)
+    later = np.array(tokens[start + MAX_CHANGE : start + 2 * MAX_CHANGE]).tobytes()
+    goes_on = any(later in np.array(prompt).tobytes() for prompt in earlier)
+    return start if later and goes_on and 4 * start < len(tokens) else None
+
+
 class ChangingPrompts:
     """Logs once that prompts in a row change near their beginning, so that no cached prefix serves them."""
 
     n = 0  # such prompts so far
 
     def check(self, tokens: Sequence[int], slots: Sequence[CacheSlot]) -> None:
-        """Look at the next prompt: does it go on like a cached one after it has differed?"""
+        """Look at the next prompt."""
         if len(tokens) < MIN_LONG_PROMPT or self.n == MAX_CHANGING_PROMPTS:
             return
-        start = max(slot.common_prefix(tokens) for slot in slots)
-        later = np.array(tokens[start + MAX_CHANGE : start + 2 * MAX_CHANGE]).tobytes()
-        again = 4 * start < len(tokens) and any(later in np.array(slot.cached).tobytes() for slot in slots)
-        self.n = self.n + 1 if again else 0
+        start = early_change(tokens, [slot.cached for slot in slots if slot.sparse is None])
+        self.n = 0 if start is None else self.n + 1
         if self.n == MAX_CHANGING_PROMPTS:
             where = f"prompts differ at each request after their first {start} tokens, and go on alike"
             effect = f"nothing is reused of the rest of {len(tokens):,} tokens"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from paceline.cli import options
@@ -24,6 +25,8 @@ MEASURING_OPTIONS = OptionGroup(option_table(
     ("seconds", float, 10.0, "--seconds", "X", "Time for the target, about."),
     ("system", bool, False, "--system", "", "Only the settings of the system that matter, and what to type."),
     ("checklist", bool, False, "--checklist", "", "Five checks of memory and drafts: measured, yes or no."),
+    ("requests", Path | None, None, "--requests", "FILE",
+     "Recorded requests (serve --record): are answers short, hot, prompts changed early?"),
     ("refresh", bool, False, "--refresh", "", "Measure again, in place of stored costs."),
 ))  # fmt: skip
 CROSS_VOCAB = next(option for option in DRAFTING_OPTIONS.parameters if option.name == "cross_vocab")
@@ -72,6 +75,8 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
             report.write_hardware(record["hardware"], sys.stdout)
             print(flush=True)  # the rest takes a while
 
+    for cause in diagnosis.before_loading(hardware, models):
+        print_note(f"{cause.name}: {cause.evidence} -> {cause.remedy}")
     # Named drafters, unlike auto, measure nothing on loading.
     drafting = Drafting(drafters=("model",), cross_vocab=drafting["cross_vocab"])
     if models.target is not None and models.draft is None:
@@ -83,7 +88,9 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
             with progress({"target": STEPS, **drafted}, interrupts) as tick:
                 again = measuring["refresh"]
                 record |= diagnosis.report_costs(llm, effort, to_stderr, by_share(tick), again=again)
-                record["diagnosis"] = diagnosis.diagnose_models(llm, hardware, record, tick)
+                record["diagnosis"] = diagnosis.diagnose_models(
+                    llm, hardware, record, tick, measuring["requests"]
+                )
     except MissingExtraError:  # without an engine only the hardware is known
         show_hardware()
         if as_json:

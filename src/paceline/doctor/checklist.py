@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.api import LLM
-from paceline.doctor.diagnosis import Evidence, evidence_of_run
+from paceline.doctor.causes import Evidence
+from paceline.doctor.diagnosis import evidence_of_run
 from paceline.drafter_table import DRAFTERS, uses_draft
 from paceline.hardware.files import SystemFiles
 from paceline.hardware.probe import Hardware
