@@ -127,3 +127,10 @@ def test_a_mixture_can_draft_with_fewer_experts(capsys: Capture, tmp_path: Path)
     dense = write_llama(tmp_path / "models" / "dense.gguf", layers=3)
     record = run(capsys, tmp_path / "models", dense, "--json").json
     assert not any(row["reference"].startswith("view:") for row in record["drafts"])
+
+
+def test_a_model_that_is_not_here_has_the_known_drafts_of_its_name(capsys: Capture, folder: Path) -> None:
+    done = run(capsys, folder, "hf.co/Qwen/Qwen3-Coder-480B-A35B-Instruct-GGUF")
+    assert done.code == 0
+    assert "is not here: by its name these drafts are known" in done.out
+    assert "transplant: with the target's vocabulary transplanted" in done.out

@@ -66,7 +66,7 @@ def test_downloads_come_with_their_reason_caveat_and_source() -> None:
     at = lines.index("not here, known to fit:")
     assert lines[at + 1 : at + 3] == [
         f"  paceline pull {PAIR.draft}",
-        "    of its kin; mind the gap [https://x.y]",
+        "    of its kin; mind the gap [recalled, https://x.y]",
     ]
     assert lines[-1].startswith(f"paceline pull {PAIR.draft}, or copy: ")
     assert "    of its kin [recalled]\n" in told(record(pairs=[replace(PAIR, source="", caveat="")]))

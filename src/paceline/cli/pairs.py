@@ -71,7 +71,13 @@ def pairs(
     if measure and target is None:
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     with Interrupts() as interrupts:
-        facts = None if target is None else read_model_facts(resolved(target))
+        try:
+            facts = None if target is None else read_model_facts(resolved(target))
+        except UsageError:
+            if (absent := _absent(str(target))) is None:
+                raise
+            print_record(absent, as_json, report.write_absent)
+            return 0
         if facts is not None and not facts.size:
             raise ModelError(f"{target}: has no weights: fetch them too")
         toys = {} if facts is None else {"zoo:draft": zoo.draft_path()}  # a draft, no model to list
@@ -103,6 +109,19 @@ def pairs(
     for line in report.first_notes(list(notes)):
         print_note(line)
     return 0
+
+
+def _absent(target: str) -> dict[str, Any] | None:
+    """Return what is known of the drafts for a model of a store that is not on this machine."""
+    from paceline.doctor.drafts import reasons
+    from paceline.models.compatibility.known_pairs import facts_of_name, known_drafts
+    from paceline.models.stores.reference import PATH, parse
+
+    if parse(target).kind == PATH:
+        return None
+    facts = facts_of_name(target)
+    known = {name: getattr(facts, name) for name in ("name", "family", "parameters")}
+    return {"target": {"reference": target, **known}, "downloads": [*map(reasons, known_drafts(facts))]}
 
 
 def _head_lines(inventory: Inventory, target: str | None, facts: ModelFacts | None) -> Iterator[str]:

@@ -167,6 +167,7 @@ def _drafts_for(model: str, *, pull: bool) -> list[str]:
     from paceline.doctor.drafts import MODEL, AdviceRequest
     from paceline.models import zoo
     from paceline.models.compatibility.check import MAPPABLE
+    from paceline.models.compatibility.known_pairs import DRAFT_MODEL
     from paceline.models.headers.header import read_model_facts
     from paceline.models.stores.inventory import list_models
     from paceline.models.stores.reference import parse
@@ -183,9 +184,10 @@ def _drafts_for(model: str, *, pull: bool) -> list[str]:
         row["reference"] for row in advice["drafts"]
         if row["drafter"] == MODEL and row["fits"] and row["verdict"] != MAPPABLE
     ]  # fmt: skip
-    if found or heads or not advice["downloads"]:
+    downloads = [row for row in advice["downloads"] if row["kind"] == DRAFT_MODEL]
+    if found or heads or not downloads:
         return [*found, *heads][:MAX_DRAFTS]
-    draft = advice["downloads"][0]
+    draft = downloads[0]
     offer = f"{draft['reference']} is a draft for it ({draft['why']}): download it?"
     if not pull and not (sys.stdin.isatty() and typer.confirm(offer, err=True)):
         print_note(f"`paceline pull {draft['reference']}` would get a draft for it: {draft['why']}")

@@ -22,7 +22,7 @@ from paceline.backends.interface import KernelStatus
 from paceline.bench.jsonl import whole_objects
 from paceline.bench.provenance import provenance
 from paceline.bench.text_comparison import judge, warm_up
-from paceline.doctor.causes import HIGH, MIN_DRAFTED_TOKENS, Cause, Evidence, diagnose
+from paceline.doctor.causes import HIGH, MIN_DRAFTED_TOKENS, Cause, Evidence, causes_in_machine, diagnose
 from paceline.drafter_table import DRAFT
 from paceline.drafts import traits_of
 from paceline.fits import ABSENT, what_fits
@@ -155,14 +155,14 @@ def diagnose_models(
 
 
 def before_loading(hardware: Hardware, options: LoadOptions) -> list[Cause]:
-    """Return the grave causes that headers and the machine show before a model is loaded."""
+    """Return the grave causes in the machine that show before a model is loaded."""
     target, draft = (
         None if path is None else facts_or_note(file_of(path), lambda _: None)
         for path in (options.target or zoo.target_path(), options.draft)
     )
     settings = {"threads": choose_threads(options.engine.threads), "gpu_layers": options.engine.gpu_layers}
-    found = diagnose(evidence_of_models(hardware, target, draft, None, settings))
-    return [cause for cause in found if cause.severity == HIGH]
+    evidence = evidence_of_models(hardware, target, draft, None, settings)
+    return [cause for cause in causes_in_machine(evidence) if cause.severity == HIGH]
 
 
 def evidence_of_models(

@@ -138,8 +138,7 @@ def advise(
     if not any(row["verdict"] != MAPPABLE and row["fits"] for row in models):
         for pair in pairs:
             candidate = DraftCandidate(_absent(pair), pair.draft, DOWNLOAD)
-            why = {"why": pair.why, "caveat": pair.caveat, "source": pair.source}
-            downloads.append(_row(target, candidate, request, known) | why)
+            downloads.append(_row(target, candidate, request, known) | reasons(pair))
     if (costs := known.costs(None)) is not None:
         curve = costs.target.curve(2, request.depth)
         two_rows = float(curve[2] / curve[1])
@@ -152,6 +151,12 @@ def advise(
         "drafts": drafts,
         "downloads": downloads,
     }
+
+
+def reasons(pair: KnownPair) -> Record:
+    """Return the fields of a known pair in the records of `paceline pairs`."""
+    names = ("why", "caveat", "source", "pair", "kind")
+    return {"reference": pair.draft, **{name: getattr(pair, name) for name in names}}
 
 
 def _order(row: Record) -> tuple[Any, ...]:

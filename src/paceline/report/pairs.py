@@ -13,7 +13,7 @@ from paceline.system.terminal import wrapped
 
 Record = Mapping[str, Any]
 
-MAPPABLE = "mappable"
+MAPPABLE, DRAFT_MODEL = "mappable", "draft model"
 INDENT = 9  # of a line's continuation
 MIN_SPEEDUP = 1.05  # from which a second model is worth its memory
 MAX_NOTES = 12
@@ -79,8 +79,8 @@ def advice(record: Record) -> str:
         return f"don't speculate here: it was measured, and gained nothing ({at_best})"
     if any(row["drafter"] == "mtp" and row["measured"] is None for row in fitting):
         return f"it has a head that drafts its own next tokens: paceline run -m {target} (not measured yet)"
-    if record["downloads"]:
-        draft = shell_quoted(record["downloads"][0]["reference"])
+    if direct := [row for row in record["downloads"] if row["kind"] == DRAFT_MODEL]:
+        draft = shell_quoted(direct[0]["reference"])
         return f"paceline pull {draft}, or copy: paceline run -m {target}"
     task = "" if record["task"] == "any" else f" --task {record['task']}"
     return f"not measured yet: paceline pairs {target}{task} --measure, some seconds a draft"
@@ -106,8 +106,21 @@ def notes(record: Record) -> list[str]:
 
 def download(row: Record) -> list[str]:
     why = "; ".join(filter(None, (printable(row["why"]), printable(row["caveat"]))))
-    source = printable(row["source"]) or "recalled"
-    return [f"  paceline pull {shell_quoted(row['reference'])}", f"    {why} [{source}]"]
+    source = ", ".join(filter(None, (row["pair"], printable(row["source"]))))
+    kind = "" if row["kind"] == DRAFT_MODEL else f"{row['kind']}: "
+    return [f"  paceline pull {shell_quoted(row['reference'])}", f"    {kind}{why} [{source}]"]
+
+
+def write_absent(record: Record, file: IO[str]) -> None:
+    """Write what is known of the drafts for a model that is not on this machine."""
+    target, rows = printable(record["target"]["reference"]), record["downloads"]
+    file.write(f"{target} is not here: by its name {'these drafts' if rows else 'no drafts'} are known\n")
+    file.writelines(f"{line}\n" for row in rows for line in download(row))
+    if any(row["kind"] == "transplant" for row in rows):
+        file.write(
+            "  paceline transplant DRAFT --vocab-of TARGET -o OUT.gguf: a draft with the target's tokens\n"
+        )
+    file.write(f"paceline pull {shell_quoted(record['target']['reference'])} gets it, and pairs knows more\n")
 
 
 def shell_quoted(reference: str) -> str:

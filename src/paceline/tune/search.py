@@ -15,6 +15,7 @@ from paceline.drafter_table import DRAFT
 from paceline.drafts import kind_of
 from paceline.hardware.threads import logical_cores, physical_cores
 from paceline.settings import AUTO
+from paceline.speculative.errors import PacelineError
 from paceline.storage.corpora import Corpora
 from paceline.tune.candidates import DEFAULT, Candidate, draft_methods, method_of, settings_of
 from paceline.tune.plan import Sweep, engine_changes
@@ -41,9 +42,12 @@ def search(trials: Trials) -> Candidate:
     for engine in engines_to_try(trials):
         (name, value), *_ = engine.items()
         if perf_counter() < trials.end_of(ENGINE_SHARE):
-            changed = replace(best, engine={**best.engine, **engine})
-            pair = [best, changed]
-            points = trials.points(f"engine {name}={value}", pair, trials.tuning, trials.end_of(ENGINE_SHARE))
+            stage, changed = f"engine {name}={value}", replace(best, engine={**best.engine, **engine})
+            try:
+                points = trials.points(stage, [best, changed], trials.tuning, trials.end_of(ENGINE_SHARE))
+            except PacelineError as error:  # not every model has every type of cache
+                trials.record.end(stage, results=[], note=str(error))
+                continue
             if speedup(points[1][1]) > MIN_ENGINE_GAIN * speedup(points[0][1]):
                 best = changed
     return best

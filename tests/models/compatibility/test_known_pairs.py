@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advice_facts import facts
-from paceline.models.compatibility.known_pairs import known_drafts, known_pairs
+from paceline.models.compatibility.known_pairs import facts_of_name, known_drafts, known_pairs
 
 
 def drafts(name: str, family: str, billions: float) -> list[str]:
@@ -38,7 +38,6 @@ def test_families_find_their_draft(name: str, family: str, billions: float, firs
     [
         ("Qwen2.5-0.5B-Instruct", "qwen2.5", 0.49),  # it is the draft
         ("Qwen3.5-27B", "qwen3.5", 27.0),  # hybrid: nothing can be rolled back
-        ("Qwen3-Coder-480B-A35B", "qwen3-coder", 480.0),  # BOS is a comma: the drafts of Qwen3 get nothing
         ("paceline-zoo-target", "paceline-zoo", 0.0126),
         ("", "", 7.0),
     ],
@@ -47,8 +46,29 @@ def test_no_draft_where_none_is_known(name: str, family: str, billions: float) -
     assert drafts(name, family, billions) == []
 
 
+@pytest.mark.parametrize(
+    ("reference", "family", "billions"),
+    [
+        ("hf.co/Qwen/Qwen3-Coder-480B-A35B-Instruct-GGUF:Q4_K_M", "qwen3-coder", 480.0),
+        ("ollama:llama3.1:8b", "llama3.1", 8.0),
+        ("unsloth/Qwen3-0.6B-GGUF", "qwen3", 0.6),
+        ("hf.co/x/phi-4", "phi-4", None),
+    ],
+)
+def test_a_name_says_family_and_size(reference: str, family: str, billions: float | None) -> None:
+    known = facts_of_name(reference)
+    assert (known.family, known.parameters) == (family, billions and round(billions * 1e9))
+
+
+def test_a_reported_draft_comes_before_a_recalled_one() -> None:
+    found = [pair.pair for pair in known_drafts(facts("llama-3.1-8b", "llama-3.1", 8.0))]
+    assert found == sorted(found, reverse=True)
+    (coder,) = known_drafts(facts_of_name("hf.co/Qwen/Qwen3-Coder-480B-A35B-Instruct-GGUF"))
+    assert coder.kind == "transplant"
+
+
 def test_the_documentation_lists_every_draft() -> None:
     text = (Path(__file__).parents[3] / "docs" / "pairs.md").read_text("utf-8")
     for pair in known_pairs():
-        (line,) = [line for line in text.splitlines() if f"| {pair.draft.removeprefix('hf.co/')} |" in line]
-        assert pair.source in line
+        lines = [line for line in text.splitlines() if f"| {pair.draft.removeprefix('hf.co/')} |" in line]
+        assert any(pair.source in line and pair.kind in line for line in lines)
