@@ -24,6 +24,7 @@ from paceline.drafts import loaded_traits, open_draft, require_fit, traits_of
 from paceline.fits import LOSSY_PREFILL, MTP, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
 from paceline.profiling.pass_costs import costs_of, refresh, save
+from paceline.profiling.slow_passes import watch_passes
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import ModelError, RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
@@ -162,6 +163,7 @@ def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: D
         llm.on_close(draft.close)  # it only chooses prompt tokens
     if costs is not None:
         refresh(costs, draft)
+        watch_passes(target, costs, to_stderr)
         llm.on_close(lambda: save(target, draft, costs))
     return llm
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from paceline.api import LLM
-from paceline.cli.completion import PrefillProgress, SlowPassMonitor, as_record, until_interrupted
+from paceline.cli.completion import PrefillProgress, as_record, until_interrupted
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import with_typed_names
 from paceline.cli.texts import Conversation, strip_block_quotes, write_messages
@@ -58,7 +58,6 @@ class ChatLoop:
 
     def __post_init__(self) -> None:
         self._marks, self._show_sources = SourceMarks(Console(file=sys.stdout)), False
-        self._slowness = SlowPassMonitor(self.llm)
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
             "help": lambda _: note(HELP.rstrip("\n")),
@@ -91,8 +90,6 @@ class ChatLoop:
             except (PacelineError, OSError) as error:
                 code = getattr(error, "exit_code", 1)
                 note(f"paceline: {printable(str(error))}")
-        if warning := self._slowness.warning():
-            note(f"paceline: {warning}")
         return code
 
     def _answer(self, message: str) -> bool:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from statistics import median
 from time import monotonic
 from typing import IO, Any
 
@@ -27,7 +25,6 @@ from paceline.report.table import SourceMarks, comparison, details, efficiency, 
 from paceline.request_handle import Generation, StepOutput
 from paceline.settings import PLAIN
 from paceline.speculative.errors import ModelError
-from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.printable import count
 from paceline.speculative.sampling import Sampling
 from paceline.system.terminal import wrapped
@@ -35,9 +32,6 @@ from paceline.system.terminal import wrapped
 MIN_ANSWER_TOKENS = 32  # for a comparison of its speed with that of plain decoding, measured on few tokens
 PLAIN_TOKENS, PLAIN_SECONDS = 16, 0.5  # whichever is over sooner
 MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
-SLOW = 3.0  # median time of a pass, in units of its known cost
-MIN_PASSES = 8
-MIN_SECONDS = 0.005  # cost of a pass; shorter ones are too noisy
 
 
 class PrefillProgress:
@@ -80,30 +74,6 @@ def until_interrupted(stream: Stream, interrupts: Interrupts) -> Iterator[StepOu
         pass
 
 
-class SlowPassMonitor:
-    """A monitor of the target's passes, if their costs are known."""
-
-    def __init__(self, llm: LLM) -> None:
-        self._passes: deque[tuple[int, int, float]] = deque(maxlen=256)
-        self._known: PassCosts | None = None
-        self._costs = costs = llm.policy.costs
-        if costs is None or llm.target.on_forward is not None or costs.target.seconds(1, 1) < MIN_SECONDS:
-            return
-        # A copy: the policy's own adapts to a slow machine.
-        self._known = PassCosts.read(costs.target.as_dict())
-        llm.target.on_forward = lambda *forward: self._passes.append(forward)
-
-    def warning(self) -> str:
-        """Return a warning about slow passes, or ""."""
-        if self._known is None or self._costs is None or len(self._passes) < MIN_PASSES:
-            return ""
-        times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
-        if times < SLOW:
-            return ""
-        self._costs.is_reliable = False  # costs updated in a slow run are not stored
-        return f"passes took {times:.1f} times what they usually take here; paceline doctor tells why"
-
-
 @dataclass
 class Completion:
     """The completion of one prompt. Raises UsageError if the recorder's file is of another vocabulary.
@@ -124,7 +94,6 @@ class Completion:
         if self.recorder is not None:
             self.recorder.begin(self.llm.target.vocab, self.llm.target.name)
         self.request = self.request | asdict(self.sampling)
-        self._slowness = SlowPassMonitor(self.llm)
         self._marks = SourceMarks(Console(file=sys.stdout)) if self.show_sources else None
 
     def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
@@ -254,12 +223,10 @@ class Completion:
             print(self._marks.legend(self.llm.drafter.name.split(",")), file=sys.stderr)
 
     def _end(self, run: dict[str, Any], file: IO[str]) -> None:
-        """Print the time of each phase (--stats), and a warning about slow passes."""
+        """Print the time of each phase (--stats)."""
         if self.show_stats and not self.as_json:
             file.write(f"\n{wrapped(details(run), file)}\n\n")
             write_phases(run, file)
-        if warning := self._slowness.warning():
-            print_note(f"paceline: {warning}")
 
     def _logprobs(self, generation: Generation) -> dict[str, Any]:
         n = self.request["logprobs"]
