@@ -152,7 +152,7 @@ def select_prompt_tokens(plan: LoadPlan, target: Backend, draft: Backend | None)
 def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: Drafting) -> LLM:
     """Make drafters and policy, and return the model with all of them."""
     options = plan.options
-    costs = costs_of(target, draft) if drafting.policy == "rate" and not drafting.plain else None
+    costs = costs_of(target, draft) if drafting.policy == "goodput" and not drafting.plain else None
     corpora = Corpora.find(options.corpora, target.vocab)
     drafter, drafting = make_drafter(drafting, target, draft, corpora, costs, to_stderr, plan.confidence)
     history = learn_past_answers(target.vocab, drafter, options.remember) if options.remember else None
