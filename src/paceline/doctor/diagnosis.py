@@ -26,8 +26,8 @@ from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import as_costs, cost_key, measure_costs, roles
 from paceline.request_handle import Generation
 from paceline.settings import PathLike
+from paceline.speculative import speedup_formulas as theory
 from paceline.speculative.errors import MissingExtraError
-from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.printable import count
 from paceline.speculative.sampling import Sampling

@@ -23,7 +23,7 @@ from paceline.profiling.pass_costs import stored_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts
-from paceline.speculative.policy.speedup_formulas import acceptance, break_even, expected_gains
+from paceline.speculative.speedup_formulas import acceptance, break_even, expected_gains
 from paceline.speculative.validation import unknown
 from paceline.system.home import cpu_name, file_fingerprint
 

@@ -16,7 +16,7 @@ from paceline.speculative.policy.ledger import (
     DraftingSummary,
     break_even_reason,
 )
-from paceline.speculative.policy.speedup_formulas import expected_tokens
+from paceline.speculative.speedup_formulas import expected_tokens
 from stage import Prompter, stage
 
 LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.speculative.policy.acceptance import AcceptanceModel, Recent
 from paceline.speculative.policy.costs import PassCosts
-from paceline.speculative.policy.speedup_formulas import break_even
+from paceline.speculative.speedup_formulas import break_even
 
 CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of steps
 CALL_TIME_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
