@@ -87,9 +87,9 @@ def however_busy(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path_factory.mktemp("busy")))
     for limit in (
         "profiling.pass_costs.MAX_TIMING_JITTER",
-        "speculative.policy.cost_measurement.MAX_SINGLE_TOKEN_INVERSION",
-        "speculative.policy.cost_measurement.MAX_SINGLE_TOKEN_FACTOR",
-        "speculative.policy.cost_measurement.MAX_INVERSION_FACTOR",
+        "speculative.policy.costs.MAX_SINGLE_TOKEN_INVERSION",
+        "speculative.policy.costs.MAX_SINGLE_TOKEN_FACTOR",
+        "speculative.policy.costs.MAX_INVERSION_FACTOR",
     ):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
     monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.cost_measurement import (
+from paceline.speculative.policy.costs import (
     MAX_INVERSION_FACTOR,
     MAX_SAMPLES,
     MAX_SINGLE_TOKEN_FACTOR,
     TOKEN_COUNTS,
+    PassCosts,
     implausibility,
     measure,
 )
-from paceline.speculative.policy.costs import PassCosts
 from timed import TimedTarget
 
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0, 64: 15.0}

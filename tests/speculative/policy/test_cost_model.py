@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_measurement import implausibility
 from paceline.speculative.policy.costs import (
     MAX_TABLE_ROWS,
     OVERDUE_PASSES,
     SEQUENTIAL_LIMIT,
     DecodingCosts,
     PassCosts,
+    implausibility,
 )
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.

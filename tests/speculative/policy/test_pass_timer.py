@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.cost_measurement import MIN_SECONDS, PassTimer
+from paceline.speculative.policy.costs import MIN_SECONDS, PassTimer
 from timed import TimedTarget
 
 
