@@ -23,8 +23,7 @@ from paceline.drafters.compose import PortfolioDrafter
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.loop import advance_requests, start_request
 from paceline.speculative.policy.costs import MIN_CONTEXT_BUCKET, TOKEN_COUNTS, DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import GoodputPolicy
-from paceline.speculative.policy.goodput_budget import GoodputBudget
+from paceline.speculative.policy.goodput import GoodputBudget, GoodputPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree

@@ -13,8 +13,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.speculative.interfaces import Rollback
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
-from paceline.speculative.policy.goodput import GoodputPolicy
-from paceline.speculative.policy.goodput_budget import PassPrices
+from paceline.speculative.policy.goodput import GoodputPolicy, PassPrices
 from paceline.speculative.request import GenerationRequest
 
 CURVE = [0.0, *(1.0 + 0.1 * (n - 1) for n in range(1, 40))]
@@ -31,12 +30,13 @@ def test_nodes_pay_for_the_rows_that_they_are_expected_to_repeat(pending: int) -
     prices = PassPrices(2.0, CURVE, 1, 30, rate=1.5, recomputes=True)
     assert prices.recompute == pytest.approx(1.5 * 2.0 * 0.1)  # tokens of a row
     reach = [0.9, 0.7, 0.6, 0.1]
-    net = prices.expected_gain([-s for s in reach], pending)
+    minus_reach = [-s for s in reach]
+    net = prices.expected_gain(minus_reach, pending)
     for n in range(1, len(reach) + 1):
         expected = sum(reach[:n]) - prices.recompute * recomputed(reach[:n], pending)
         assert -sum(net[:n]) == pytest.approx(expected)
     free = PassPrices(2.0, CURVE, 1, 30, rate=1.5)
-    assert free.gain(reach, pending) > prices.gain(reach, pending)
+    assert free.best_gain(minus_reach, pending) > prices.best_gain(minus_reach, pending)
     assert PassPrices(2.0, CURVE, 30, 30, rate=1.5, recomputes=True).recompute == 0.0
 
 

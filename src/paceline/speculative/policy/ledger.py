@@ -6,7 +6,6 @@ pass, and a part of all savings.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -24,6 +23,7 @@ MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
 
 # The loss limit of a request: a share of its plain time, plain passes, and a share of all savings so far.
 MAX_LOSS_SHARE, FREE_PASSES, SAVINGS_AT_RISK = 0.02, 1.0, 0.1
+MAX_REST = 32  # passes without a decision
 
 MIN_OUTCOMES = 20  # for a measured acceptance
 MAX_SHOWN_ROWS = 16  # largest pass considered for a reason
@@ -33,10 +33,10 @@ MAX_ACCEPTANCE = 0.95  # hardly any draft reaches it
 
 def confidence_level(reach_probability: float) -> int:
     """Return the kind of step, by the likeliest guess before the drafter is called."""
-    return sum(reach_probability > edge for edge in CONFIDENCE_LEVELS)
+    return sum([reach_probability > edge for edge in CONFIDENCE_LEVELS])
 
 
-@dataclass
+@dataclass(slots=True)
 class DrafterValue:
     """The expected gain and time of calling one drafter.
     tokens: gain of a call in tokens, by confidence level; outcomes: the number of outcomes in each mean."""
@@ -52,20 +52,16 @@ class DrafterValue:
         """Save up a share of the elapsed seconds."""
         self.credit = min(self.credit + MAX_PROBING_SHARE * seconds, self.seconds)
 
-    def should_call(self, confidence: int, rate: float) -> bool:
-        """Return whether a call should pay, or is due as a trial, which this call counts as.
-        confidence: see `confidence_level`. rate: tokens that a second has to bring."""
-        if self._pays(confidence, rate):
-            return True
-        if self.credit < self.seconds:
-            return False
-        self.credit = 0.0
-        self.outcomes[confidence] = min(self.outcomes[confidence], PRIOR_OUTCOMES)  # to show a change soon
-        return True
-
     def is_due(self, confidence: int, rate: float) -> bool:
-        """Return what `should_call` would."""
+        """Return whether a call should pay, or a trial can be afforded.
+        confidence: see `confidence_level`. rate: tokens that a second has to bring."""
         return self._pays(confidence, rate) or self.credit >= self.seconds
+
+    def begin_trial(self, confidence: int, rate: float) -> None:
+        """Spend the credit, unless the call should pay. Trials weigh more, so that a change shows soon."""
+        if not self._pays(confidence, rate):
+            self.credit = 0.0
+            self.outcomes[confidence] = min(self.outcomes[confidence], PRIOR_OUTCOMES)
 
     def _pays(self, confidence: int, rate: float) -> bool:
         return self.calls < TRIAL_CALLS or self.tokens[confidence] > rate * self.seconds
@@ -88,7 +84,7 @@ class DrafterValue:
         return seconds
 
 
-@dataclass
+@dataclass(slots=True)
 class DrafterLedger:
     """What is known of all drafters."""
 
@@ -98,7 +94,7 @@ class DrafterLedger:
     values: dict[str, DrafterValue] = field(default_factory=dict)  # by drafter
     sampling: set[str] = field(default_factory=set)  # drafters whose drafts must be verified whole
     saved_seconds: float = 0.0  # by all drafts
-    calls: Counter[str] = field(default_factory=Counter)  # requests of the current pass by drafter
+    calls: dict[str, int] = field(default_factory=dict)  # requests of the current pass by drafter
 
     def credit(self, plain_seconds: float) -> float:
         """Return the seconds that a request may lose beyond its share. plain_seconds: its part of a pass."""
@@ -107,10 +103,10 @@ class DrafterLedger:
 
 @dataclass(slots=True)
 class DrafterCall:
-    """The last call of a drafter in the current proposal; drafter is "" if it has ended or there was none."""
+    """The current call of a drafter."""
 
-    drafter: str = ""
-    since: float = 0.0  # time of the call
+    drafter: str
+    since: float  # time of the call
     gain: float = 0.0  # gain of the draft before the call, in tokens
     confidence: int = 0  # see `confidence_level`
     has_prefill: bool = False  # the call begins with a long prefill
@@ -118,7 +114,7 @@ class DrafterCall:
     minus_reach: list[float] = field(default_factory=list)  # negated, of the drafted nodes, ascending
 
 
-@dataclass
+@dataclass(slots=True)
 class LossLedger:
     """The gains and losses of one request."""
 
@@ -127,21 +123,37 @@ class LossLedger:
     lost_seconds: float = 0.0  # time of drafts beyond what they saved
     plain_seconds: float = 0.0  # time of the prompt, and of plain decoding of the same tokens
     missed_seconds: float = 0.0  # time a drafter with pending tokens might have saved since its last call
-    is_limited: bool = False  # the current pass began beyond the loss limit
-    is_refused: bool = False  # a drafter was not called in the current pass
-    call: DrafterCall = field(default_factory=DrafterCall)  # of a drafter, in the current pass
+    rest: int = 0  # further passes at which nothing is decided
+    # In the current pass
+    pending: int = 0  # tokens that the pass computes before the request's root
+    is_limited: bool = False  # it began beyond the loss limit
+    is_refused: bool = False  # a drafter was not called
+    call: DrafterCall | None = None
 
-    def begin_pass(self, credit: float) -> None:
-        self.is_limited, self.is_refused, self.call = self.exceeds(credit), False, DrafterCall()
+    def begin_pass(self, credit: float, plain: float) -> bool:
+        """Return whether to decide about drafts. plain: seconds of the request in a plain pass.
+        Far beyond the loss limit nothing is decided until the loss is made good."""
+        self.is_refused, self.call = False, None
+        excess = self.lost_seconds - MAX_LOSS_SHARE * self.plain_seconds - credit
+        self.is_limited = excess > 0.0
+        if excess > credit:
+            self.rest = min(MAX_REST, int((excess - credit) / (MAX_LOSS_SHARE * plain)))
+        return excess <= credit
+
+    def rests(self) -> bool:
+        """Return whether nothing is decided in the next pass."""
+        resting = self.rest > 0
+        self.rest -= resting
+        return resting
 
     def end_call(self, now: float, gain: float) -> None:
         """Record the result of the current call, if any. gain: of the draft now."""
         call, drafters = self.call, self.drafters
-        if call.drafter:
+        if call is not None:
             gained, seconds = gain - call.gain, (now - call.since) / drafters.calls[call.drafter]
             value = drafters.values[call.drafter]
             self.lose(value.update(call.confidence, gained, seconds, call.levels, call.has_prefill))
-            call.drafter = ""
+            self.call = None
 
     def lose(self, seconds: float) -> None:
         """Record the loss of a draft; negative if it saved time."""
