@@ -27,7 +27,8 @@ def recomputed(reach: Sequence[float], pending: int) -> float:
 
 @pytest.mark.parametrize("pending", [0, 3])
 def test_nodes_pay_for_the_rows_that_they_are_expected_to_repeat(pending: int) -> None:
-    prices = PassPrices(2.0, CURVE, 1, 30, rate=1.5, recomputes=True)
+    prices = PassPrices(2.0, CURVE, 1, 30, rate=1.5)
+    prices.charge_recomputed()
     assert prices.recompute == pytest.approx(1.5 * 2.0 * 0.1)  # tokens of a row
     reach = [0.9, 0.7, 0.6, 0.1]
     minus_reach = [-s for s in reach]
@@ -37,7 +38,9 @@ def test_nodes_pay_for_the_rows_that_they_are_expected_to_repeat(pending: int) -
         assert -sum(net[:n]) == pytest.approx(expected)
     free = PassPrices(2.0, CURVE, 1, 30, rate=1.5)
     assert free.best_gain(minus_reach, pending) > prices.best_gain(minus_reach, pending)
-    assert PassPrices(2.0, CURVE, 30, 30, rate=1.5, recomputes=True).recompute == 0.0
+    full = PassPrices(2.0, CURVE, 30, 30, rate=1.5)
+    full.charge_recomputed()
+    assert full.recompute == 0.0
 
 
 @pytest.mark.parametrize("rollback", ["free", "restore"])

@@ -114,7 +114,7 @@ class PassCosts:
                 n: CostCell(float(s), MAX_CELL_SAMPLES if samples is None else int(samples[depth][n]))
                 for n, s in table[depth].items()
             }
-        self._pace = 1.0
+        self._pace, self._log_pace = 1.0, 0.0
         self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
         self._recent: deque[CostCell] = deque(maxlen=RECENT_PASSES)
         self._implied: deque[float] = deque(maxlen=PACE_WINDOW)  # log pace implied by the last passes
@@ -221,21 +221,23 @@ class PassCosts:
             return
         if single is not None and cell.seconds > MAX_INVERSION * rows * single.seconds:
             cell.seconds, cell.samples = rows * single.seconds, 1  # no pass costs that: it is not known
-        implied = math.log(seconds / cell.seconds)
-        pace, samples = math.log(self._pace), cell.samples
+        implied, samples = math.log(seconds / cell.seconds), cell.samples
+        pace = self._log_pace
         off = implied - pace
         if samples >= TRUSTED_SAMPLES:  # an uncertain cell does not show the pace
             self._implied.append(implied)
             outcome = sorted(self._implied)[len(self._implied) // 2]
             pace += PACE_WEIGHT * (outcome - pace)
-            self._pace = math.exp(pace)
+            self._log_pace, self._pace = pace, math.exp(pace)
             # The part explained by the change of pace does not count against the cell.
-            off = implied - max(min(outcome, pace), min(max(outcome, pace), implied))
+            low, high = (outcome, pace) if outcome < pace else (pace, outcome)
+            off = implied - (high if implied > high else low if implied < low else implied)
         # If all recent passes have one size, a slower machine and a slower size look the same.
-        share = recent.count(cell) / len(recent) if recent else 1.0
-        weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a plain mean at first
-        off = max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off))
-        cell.seconds *= math.exp(weight * (1.0 - share) * off)
+        others = len(recent) - recent.count(cell)
+        if off and others:
+            weight = max(CELL_WEIGHT, 1.0 / (1 + samples))  # a plain mean at first
+            off = max(-MAX_LOG_DEVIATION, min(MAX_LOG_DEVIATION, off))
+            cell.seconds *= math.exp(weight * off * others / len(recent))
         cell.samples, cell.last_pass = samples + 1, self._observed
         recent.append(cell)
         if self._observed % CURVE_REFRESH_UPDATES == 0 or samples <= UNSETTLED_SAMPLES:

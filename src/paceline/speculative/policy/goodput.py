@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import repeat
 from time import perf_counter
 from weakref import WeakKeyDictionary
@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 from paceline.speculative.interfaces import NO_BUDGET, Budget
 from paceline.speculative.policy.acceptance import AcceptanceModel
 from paceline.speculative.policy.costs import DecodingCosts
-from paceline.speculative.policy.interface import by_reach_probability, within_limits
+from paceline.speculative.policy.interface import likeliest
 from paceline.speculative.policy.ledger import (
     DrafterCall,
     DrafterLedger,
@@ -54,7 +54,7 @@ STEP_WEIGHT = 0.02  # of the last step in the time that steps take outside the p
 
 @dataclass(slots=True)
 class PassPrices:
-    """The prices of one pass.
+    """The prices of the current pass.
     pace, curve: pass costs (PassCosts.pace_factor)."""
 
     pace: float = 1.0
@@ -62,15 +62,22 @@ class PassPrices:
     rows: int = 1  # of the pass without drafts
     end: int = 1  # rows with the longest drafts
     rate: float = 0.0  # tokens that a second has to bring
-    recomputes: bool = False  # a rejected draft leaves accepted tokens to compute again (rollback="restore")
     plain_pass: float = 0.0  # seconds without drafts
-    recompute: float = field(init=False, default=0.0)  # price of a row to compute again, in tokens
-    _min_reach: float = field(init=False, default=0.0)
+    recompute: float = 0.0  # price of a row to compute again, in tokens
+    _min_reach: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.recomputes and (more := min(RECOMPUTED_ROWS, self.end - self.rows)) > 0:
+    def begin_pass(self, pace: float, curve: Sequence[float], rows: int, end: int, rate: float) -> None:
+        self.pace, self.curve, self.rows, self.end, self.rate = pace, curve, rows, end, rate
+        self.recompute = self._min_reach = 0.0
+
+    def charge_recomputed(self) -> None:
+        """Let a rejected draft cost the accepted tokens that are computed again (rollback="restore")."""
+        if (more := min(RECOMPUTED_ROWS, self.end - self.rows)) > 0:
             row = self.curve[self.rows + more] - self.curve[self.rows]
             self.recompute = max(0.0, self.rate * self.pace * row / more)
+
+    def seconds(self, rows: int) -> float:
+        return self.pace * self.curve[min(rows, len(self.curve) - 1)]
 
     @property
     def min_reach(self) -> float:
@@ -266,7 +273,6 @@ class GoodputPolicy:
         if self._is_resting:
             self._tokens = self._seconds = 0.0
             return [NO_BUDGET] * n
-        depth, nodes, width = self._limits
         self._prefill_tokens, self._fused_prefill, all_pending = prefill_tokens, 0, 0
         for request, ledger in zip(requests, ledgers, strict=True):
             ledger.pending = request.session.pending_tokens
@@ -275,7 +281,7 @@ class GoodputPolicy:
                 self._fused_prefill += ledger.pending
         self._recomputes = self._recomputes or all_pending > self._fused_prefill
         rows = n + prefill_tokens + all_pending
-        end = rows + nodes * min(n, MAX_SHARED_REQUESTS)
+        end = rows + self._limits[1] * min(n, MAX_SHARED_REQUESTS)
         self._context_length = max([request.context_length for request in requests])
         pace, curve = self.costs.target.pace_factor(end, self._context_length)
         plain_pass = pace * curve[n + prefill_tokens]
@@ -284,17 +290,25 @@ class GoodputPolicy:
         rate = max([m / curve[m] for m in range(1, n + 1)]) / pace
         if self._seconds > 0.0:
             rate = max(rate, GOODPUT_DISCOUNT * self._tokens / self._seconds)
-        self._prices = prices = PassPrices(pace, curve, rows, end, rate, self._recomputes, plain_pass)
-        self._drafters.draft_costs = self.costs.draft
-        self._drafters.calls.clear()
-        credit, plain = self._drafters.credit(plain_pass / n), plain_pass / n
+        prices, drafters = self._prices, self._drafters
+        prices.begin_pass(pace, curve, rows, end, rate)
+        prices.plain_pass = plain_pass
+        if self._recomputes:
+            prices.charge_recomputed()
+        drafters.draft_costs = self.costs.draft
+        drafters.calls.clear()
+        credit, plain = drafters.credit(plain_pass / n), plain_pass / n
+        return [self._budget(ledger) if ledger.begin_pass(credit, plain) else NO_BUDGET for ledger in ledgers]
+
+    def _budget(self, ledger: LossLedger) -> Budget:
+        """Return the budget of a request, the same one as long as its limits are the same."""
+        depth, nodes, width = self._limits
         depth = min(depth, self._max_first_draft)
-        return [
-            GoodputBudget(depth, nodes, width, p_split=self._p_split, prices=prices, ledger=ledger)
-            if ledger.begin_pass(credit, plain)
-            else NO_BUDGET
-            for ledger in ledgers
-        ]
+        if ledger.budget.depth != depth:
+            ledger.budget = GoodputBudget(
+                depth, nodes, width, p_split=self._p_split, prices=self._prices, ledger=ledger
+            )
+        return ledger.budget
 
     def select(
         self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
@@ -303,14 +317,15 @@ class GoodputPolicy:
             return list(drafts)
         prices, now, rows = self._prices, self._drafters.clock(), self._prices.rows
         queue: list[tuple[float, int, int, float]] = []  # negated reach, request, node, negated gain
+        n = 0
         for at, (ledger, draft, budget) in enumerate(zip(self._current, drafts, budgets, strict=True)):
-            gain = 0.0
+            n, gain = 0, 0.0
             if draft.tokens:
                 reach = self.acceptance.reach_probabilities(ledger.recent_acceptance, draft)
-                nodes = within_limits(by_reach_probability(draft, reach), draft, budget)
+                nodes = likeliest(draft, reach, budget)
                 likely = [-reach[node] for node in nodes]
                 gains = prices.expected_gain(likely, ledger.pending)
-                gain = prices.best(gains, prices.rows)[1]
+                n, gain = prices.best(gains, prices.rows)
                 if draft.q is not None:
                     rows += len(draft)  # always verified
                     self._drafters.sampling.update(draft.source)
@@ -321,8 +336,9 @@ class GoodputPolicy:
             return [draft if draft.q is not None else draft.subset((), ()) for draft in drafts]
         if len(drafts) > 1:
             queue.sort()
-        rows = min(rows, prices.end)  # sampled drafts may exceed the curve
-        n = prices.best([entry[3] for entry in queue], rows)[0] or self._retry_tokens(queue, rows)
+            rows = min(rows, prices.end)  # sampled drafts may exceed the curve
+            n = prices.best([entry[3] for entry in queue], rows)[0]
+        n = n or self._retry_tokens(queue, rows)
         selected: list[list[int]] = [[] for _ in drafts]
         for _, at, node, _ in queue[:n]:
             selected[at].append(node)
@@ -332,9 +348,15 @@ class GoodputPolicy:
         ]
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        n, costs, ledgers = len(steps), self.costs.target, [self.ledger(request) for request in requests]
-        plain = self._prices.plain_pass / n
+        n, prices, ledgers = len(steps), self._prices, self._current
+        if n < len(ledgers):  # some requests have failed
+            ledgers = [self.ledger(request) for request in requests]
+        plain = prices.plain_pass / n
+        rows, drafted, tokens = self._prefill_tokens, 0, 0
         for request, ledger, step in zip(requests, ledgers, steps, strict=True):
+            rows += step.batch_tokens
+            drafted += len(step.tree.tokens)
+            tokens += len(step.tokens)
             ledger.plain_seconds += len(step.tokens) * plain
             if step.proposal.tokens:
                 self.acceptance.learn(ledger.recent_acceptance, step.proposal, step.tokens)
@@ -345,33 +367,29 @@ class GoodputPolicy:
                     self._record_undrafted(ledger, step)
         if self._is_resting:
             return
-        rows = self._prefill_tokens + sum([step.batch_tokens for step in steps])
-        longest = max([r.context_length - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         # A pass counts at its known cost, so that a hiccup does not distort the value of drafting.
-        seconds = costs.seconds(rows, longest)
-        base, extra_rows = self._prices.plain_pass, [step.batch_tokens - 1 for step in steps]
+        seconds, base, more = prices.seconds(rows), prices.plain_pass, rows - self._prefill_tokens - n
         if self._fused_prefill:  # the end of a prompt is no cost of drafts
-            extra_rows = [len(step.tree) for step in steps]
-            base = costs.seconds(rows - sum(extra_rows), longest)
-        extra = (seconds - base) / max(1, sum(extra_rows))  # seconds per drafted or recomputed row
+            base, more = prices.seconds(rows - drafted), drafted
+        row = (seconds - base) / max(1, more)  # seconds per drafted or recomputed row
         forward = drafting = overhead = 0.0
-        for ledger, step, more in zip(ledgers, steps, extra_rows, strict=True):
-            times = step.times
+        for ledger, step in zip(ledgers, steps, strict=True):
+            times, more = step.times, len(step.tree.tokens) if self._fused_prefill else step.batch_tokens - 1
             forward += times.forward
             drafting += times.draft
             overhead += times.verify + times.commit + times.other
-            ledger.lose(extra * more + min(times.other, plain) - (len(step.tokens) - 1) * plain)
+            ledger.lose(row * more + min(times.other, plain) - (len(step.tokens) - 1) * plain)
         if self._prefill_tokens or self._fused_prefill:  # dominated by prefill
             return
         overhead = min(overhead, seconds)
         if all(request.stats.steps > 1 for request in requests):  # first steps include one-time work
-            costs.update(rows, longest, forward)
+            self.costs.target.update(rows, self._context_length, forward)
             weight = STEP_WEIGHT if self.costs.step else 1.0
             self.costs.step += weight * (overhead / n - self.costs.step)  # per request, without drafting
         elapsed = seconds + min(drafting + overhead, seconds)
         saved_up = self._retry_seconds + RETRY_TIME_SHARE * elapsed
-        self._retry_seconds = min(saved_up, RETRY_TOKENS * self._prices.plain_pass)
-        self._tokens = EMA_DECAY * self._tokens + sum([len(step.tokens) for step in steps])
+        self._retry_seconds = min(saved_up, RETRY_TOKENS * prices.plain_pass)
+        self._tokens = EMA_DECAY * self._tokens + tokens
         self._seconds = EMA_DECAY * self._seconds + elapsed
         for value in self._drafters.values.values():
             value.add_credit(elapsed)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from paceline.speculative.interfaces import NO_BUDGET, Budget
 from paceline.speculative.policy.acceptance import AcceptanceModel, Recent
 from paceline.speculative.policy.costs import PassCosts
 from paceline.speculative.speedup_formulas import break_even
@@ -129,6 +130,7 @@ class LossLedger:
     is_limited: bool = False  # it began beyond the loss limit
     is_refused: bool = False  # a drafter was not called
     call: DrafterCall | None = None
+    budget: Budget = NO_BUDGET  # the last one
 
     def begin_pass(self, credit: float, plain: float) -> bool:
         """Return whether to decide about drafts. plain: seconds of the request in a plain pass.
