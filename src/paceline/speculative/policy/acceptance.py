@@ -117,7 +117,8 @@ class AcceptanceModel:
 
     def __init__(self) -> None:
         self._calibrators: defaultdict[str, Calibrator] = defaultdict(Calibrator)
-        self._sets: dict[tuple[frozenset[str], frozenset[str]], Calibrator] = {}
+        # Of sets of proposers, by all that propose at a position.
+        self._sets: defaultdict[frozenset[str], dict[str | frozenset[str], Calibrator]] = defaultdict(dict)
 
     def of(self, drafter: str) -> Calibrator:
         """Return the calibrator of a drafter."""
@@ -125,20 +126,22 @@ class AcceptanceModel:
 
     def reach_probabilities(self, recent: Recent, tree: DraftTree) -> list[float]:
         """Return for each node the probability that it is reached and accepted; 0 for a probe."""
-        logits, lines = list[float](), dict[str, tuple[float, list[float]]]()  # lines: by drafter
-        votes = tree.votes or [((name, score),) for name, score in zip(tree.source, tree.score, strict=True)]
-        for proposers, depth in zip(votes, tree.depths(), strict=True):
-            position, total = depth if depth < N_POSITIONS else N_POSITIONS, 0.0
-            for name, score in proposers:
-                if name not in lines:
-                    lines[name] = self._calibrators[name].at(recent.get(name, 0.0))
-                slope, biases = lines[name]
-                # Unrolled for speed: every guess passes here.
-                x = LOGIT_TABLE[int(score * LOGIT_TABLE_SIZE)] if 0.0 <= score <= 1.0 else logit_of(score)
-                total += slope * x + biases[position]
-            logits.append(total / len(proposers))
-        for parent in competing_votes(votes, tree.parents) if tree.votes else ():
-            nodes = tree.children(parent)
+        # For speed: every guess passes here, and list[float]() takes a microsecond.
+        logits: list[float] = []
+        votes, last, slope, biases = tree.votes, "", 1.0, [0.0]
+        table, size, positions = LOGIT_TABLE, LOGIT_TABLE_SIZE, N_POSITIONS
+        scores = [proposers[0][1] for proposers in votes] if votes else tree.score
+        for name, score, depth in zip(tree.source, scores, tree.depths(), strict=True):
+            if name != last:
+                last, slope, biases = name, *self._calibrators[name].at(recent.get(name, 0.0))
+            x = table[int(score * size)] if 0.0 <= score <= 1.0 else logit_of(score)
+            logits.append(slope * x + biases[depth if depth < positions else positions])
+        for parent in competing_votes(votes, tree.parents) if votes else ():
+            nodes, depth = tree.children(parent), 1 if parent == ROOT else tree.depths()[parent] + 1
+            for node in nodes:
+                if len(who := votes[node]) > 1:
+                    own = [self.of(name).logit(logit_at(s), depth, recent.get(name, 0.0)) for name, s in who]
+                    logits[node] = sum(own) / len(who)
             rivals = self._rivals([votes[node] for node in nodes], [logits[node] for node in nodes])
             for node, (calibrator, x, y) in zip(nodes, rivals, strict=True):
                 logits[node] = calibrator.logit(x, 1, y)
@@ -158,40 +161,42 @@ class AcceptanceModel:
         """Yield the calibrator and inputs of each sibling, which several drafters have proposed.
         logits: the means by their proposers' own calibrators."""
         everyone = frozenset([name for votes in siblings for name, _ in votes])
-        means = [min(logit, MAX_PREDICTED_LOGIT) for logit in logits]
+        sets, means = self._sets[everyone], [min(logit, MAX_PREDICTED_LOGIT) for logit in logits]
         second, best = [0.0, *sorted(means)][-2:]
         for votes, x in zip(siblings, means, strict=True):
-            proposers = frozenset([name for name, _ in votes])
-            calibrator = self._sets.get((proposers, everyone))
+            proposers = votes[0][0] if len(votes) == 1 else frozenset([name for name, _ in votes])
+            calibrator = sets.get(proposers)
             if calibrator is None:
-                n = len(proposers)
+                n = len(votes)
                 bias = AGREEMENT_WEIGHT * (n - 1) + DISAGREEMENT_WEIGHT * (len(everyone) - n)
-                calibrator = self._sets[proposers, everyone] = Calibrator(1.0, RIVAL_WEIGHT, bias)
+                calibrator = sets[proposers] = Calibrator(1.0, RIVAL_WEIGHT, bias)
             yield calibrator, x, second if x == best else best
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
         """Learn from all guesses along the emitted tokens, of which the last one is the target's."""
         parent, calibrators = ROOT, self._calibrators
         for depth, token in enumerate(tokens, 1):
-            nodes, accepted, hits = tree.children(parent), None, list[str]()
-            siblings, means, names = list[Votes](), list[float](), set[str]()
+            nodes, accepted = tree.children(parent), None
+            siblings: list[Votes] = []
+            means: list[float] = []
+            names: dict[str, bool] = {}  # whether each drafter was right
             for node in nodes:
                 votes = tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)
                 right, total = accepted is None and tree.tokens[node] == token, 0.0
                 for name, score in votes:
                     total += calibrators[name].update(logit_at(score), depth, recent.get(name, 0.0), right)
-                    names.add(name)
+                    names[name] = right or names.get(name, False)
                 if right:
-                    accepted, hits = node, [name for name, _ in votes]
+                    accepted = node
                 siblings.append(votes)
                 means.append(total / len(votes))
             if len(names) > 1:
                 rivals = self._rivals(siblings, means)
                 for node, (calibrator, x, y) in zip(nodes, rivals, strict=True):
                     calibrator.update(x, 1, y, node == accepted)
-            for name in names if depth == 1 else ():
+            for name, hit in names.items() if depth == 1 else ():
                 before = recent.get(name, 0.0)
-                recent[name] = before + EMA_WEIGHT * ((1.0 if name in hits else -1.0) - before)
+                recent[name] = before + EMA_WEIGHT * ((1.0 if hit else -1.0) - before)
             if accepted is None:
                 return
             parent = accepted

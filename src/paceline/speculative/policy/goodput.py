@@ -94,7 +94,8 @@ class PassPrices:
         `pending + n` tokens: this pass's pending tokens, the root, and n - 1 draft nodes."""
         if not self.recompute:
             return minus_reach
-        net, above = list[float](), -1.0
+        net: list[float] = []
+        above = -1.0
         for n, s in enumerate(minus_reach, 1):
             net.append(s + self.recompute * (s - above) * (pending + n))
             above = s

@@ -79,7 +79,9 @@ def likeliest(draft: DraftTree, reach_probability: Sequence[float], budget: Budg
     if fits_budget(draft, budget):
         return order  # the common case
     parents, depths = draft.parents, draft.depths()
-    selected, included, inner, leaves = list[int](), {ROOT}, set[int](), 0
+    selected: list[int] = []
+    inner: set[int] = set()
+    included, leaves = {ROOT}, 0
     for node in order:
         if len(selected) == budget.nodes:
             break
