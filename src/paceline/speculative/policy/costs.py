@@ -146,8 +146,7 @@ class PassCosts:
 
     def curve(self, limit: int, depth: int) -> list[float]:
         """Return the seconds of 0 to `limit` rows."""
-        pace, shape = self.pace_factor(limit, depth)
-        return [s * pace for s in shape[: limit + 1]]
+        return [s * self._pace for s in self._curve(context_bucket(depth), limit)[: limit + 1]]
 
     def pace_factor(self, limit: int, depth: int) -> tuple[float, list[float]]:
         """Return the pace and the curve at pace 1, which may be longer and must not be changed."""
@@ -216,7 +215,7 @@ class PassCosts:
         bucket, recent = context_bucket(depth), self._recent
         cells = self._buckets.get(bucket, {})
         cell, single = cells.get(rows), cells.get(1)
-        if cell is None or self._is_overdue(rows, cell):
+        if cell is None or (rows > 1 and self._observed - cell.last_pass > OVERDUE_PASSES):
             self._collect((bucket, rows), depth, seconds / self._pace)
             return
         if single is not None and cell.seconds > MAX_INVERSION * rows * single.seconds:
@@ -245,9 +244,7 @@ class PassCosts:
 
     def is_overdue(self, rows: int, depth: int) -> bool:
         """Return whether the last such pass is too long ago; never for a single row, the reference."""
-        return self._is_overdue(rows, self._bucket(depth).get(rows))
-
-    def _is_overdue(self, rows: int, cell: CostCell | None) -> bool:
+        cell = self._bucket(depth).get(rows)
         return rows > 1 and self._observed - (cell.last_pass if cell else 0) > OVERDUE_PASSES
 
     def _collect(self, key: tuple[int, int], depth: int, seconds: float) -> None:
@@ -338,27 +335,6 @@ class DecodingCosts:
         )
 
 
-def measure(
-    target: Target,
-    *,
-    seconds: float = 3.0,
-    depths: Sequence[int] = CONTEXT_LENGTHS,
-    rows: Sequence[int] = TOKEN_COUNTS,
-    clock: Clock = perf_counter,
-    progress: Progress = lambda _share: None,
-) -> PassCosts:
-    """Measure for about so many seconds, whatever the model's size.
-    Expensive rows and contexts that do not fit are left out, but one row is measured three times and two rows
-    once. Uses one session and leaves nothing in the target's cache."""
-    caps = target.caps
-    limit = min(caps.max_batch_tokens, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
-    rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= limit]
-    deepest = max(1, caps.n_ctx - rows[-1])
-    with closing(PassTimer(target, clock)) as timer:
-        measurement = _Measurement(timer, seconds, clock, progress)
-        return measurement.run(sorted({max(1, min(depth, deepest)) for depth in depths}), rows)
-
-
 class PassTimer:
     """A timer that owns one session of a target, filled with random tokens (a mixture of experts is slower on
     varied tokens). Nothing is left in the target's cache after `close`."""
@@ -380,8 +356,7 @@ class PassTimer:
         self._session, self.context_length = self._target.open(), 0
 
     def prefill(self, depth: int) -> float:
-        """Return the seconds until the session holds `depth` computed tokens.
-        If it holds more already, the text is computed again from the start."""
+        """Return the seconds until the session holds `depth` computed tokens, which may be fewer than now."""
         if depth < self.context_length:
             self._reopen()
         self._depth = depth
@@ -417,40 +392,38 @@ class PassTimer:
         return max(MIN_SECONDS, seconds)
 
 
-class _Measurement:
+class _Measurement(PassTimer):
     """One measurement with its deadline."""
 
-    def __init__(self, timer: PassTimer, seconds: float, clock: Clock, progress: Progress) -> None:
-        self._timer, self._clock, self._progress = timer, clock, progress
-        self._seconds, self._end = seconds, clock() + seconds
+    def __init__(self, target: Target, seconds: float, clock: Clock, progress: Progress) -> None:
+        super().__init__(target, clock)
+        self._seconds, self._end, self._progress = seconds, clock() + seconds, progress
 
     def run(self, depths: Sequence[int], rows: Sequence[int]) -> PassCosts:
         """Measure passes over so many rows at the context lengths that can be filled in time."""
-        timer, noise = self._timer, 1.0
-        timer.prefill(min(INITIAL_TOKENS, depths[0]))
-        start = timer.context_length
+        self.prefill(min(INITIAL_TOKENS, depths[0]))
+        noise, start = 1.0, self.context_length
         quick = self._sample(rows[:2], self._end - 0.9 * self._seconds, {})
         rate = median_low(quick[rows[:2][-1]]) / len(quick)  # prefill seconds per token
         rate = self._deepen(depths[0], self._left() / 4, rate)
-        table, counts = dict[int, dict[int, float]](), dict[int, dict[int, int]]()
+        table: dict[int, dict[int, float]] = {}
+        counts: dict[int, dict[int, int]] = {}
         while True:
-            deeper = [d for d in depths if context_bucket(d) > context_bucket(timer.context_length)]
+            length = self.context_length
+            deeper = [d for d in depths if context_bucket(d) > context_bucket(length)]
             # Only those that can be filled in half of the remaining time.
-            deeper = [d for d in deeper if rate * (d - timer.context_length) < self._left() / 2]
-            filling = rate * (deeper[-1] - timer.context_length) if deeper else 0.0
+            deeper = [d for d in deeper if rate * (d - length) < self._left() / 2]
+            filling = rate * (deeper[-1] - length) if deeper else 0.0
             share = (self._left() - filling) / (1 + len(deeper))
-            length = timer.context_length
             samples = self._sample(rows, self._clock() + share, quick if length == start else {})
             # The median: a minimum would favour what was measured most.
             table[length] = {n: median_low(taken) for n, taken in sorted(samples.items())}
             counts[length] = {n: len(taken) for n, taken in samples.items()}
-            jitters = [
-                _timing_jitter(taken) for taken in samples.values() if len(taken) >= MIN_JITTER_SAMPLES
-            ]
+            jitters = [_timing_jitter(it) for it in samples.values() if len(it) >= MIN_JITTER_SAMPLES]
             noise = max(noise, _timing_jitter(samples[1]), median(jitters) if jitters else 1.0)
             if deeper:
                 rate = self._deepen(deeper[0], self._left(), rate)
-            if context_bucket(timer.context_length) <= context_bucket(length):
+            if context_bucket(self.context_length) <= context_bucket(length):
                 return PassCosts(table, noise, counts)
 
     def _left(self) -> float:
@@ -459,12 +432,12 @@ class _Measurement:
     def _deepen(self, depth: int, budget: float, rate: float) -> float:
         """Prefill up to `depth` within `budget` seconds; return the best seconds per token seen."""
         piece, until = FILL_TOKENS, self._clock() + budget
-        while (missing := depth - self._timer.context_length) > 0:
+        while (missing := depth - self.context_length) > 0:
             length = min(piece, missing)
             if self._clock() + rate * length > until:
                 break
-            seconds = self._timer.prefill(self._timer.context_length + length)
-            rate = min(rate, seconds / length)  # the minimum ignores hiccups
+            # The minimum ignores hiccups.
+            rate = min(rate, self.prefill(self.context_length + length) / length)
             piece = min(2 * piece, MAX_FILL_TOKENS)
         return rate
 
@@ -489,9 +462,29 @@ class _Measurement:
         """Return the seconds of a pass over n rows, averaged if one is too short for the clock."""
         total, repeats = 0.0, 0
         while total < MIN_SAMPLE_SECONDS and repeats < MAX_REPEATS:
-            total += self._timer.time_pass(n)
+            total += self.time_pass(n)
             repeats += 1
         return total / repeats
+
+
+def measure(
+    target: Target,
+    *,
+    seconds: float = 3.0,
+    depths: Sequence[int] = CONTEXT_LENGTHS,
+    rows: Sequence[int] = TOKEN_COUNTS,
+    clock: Clock = perf_counter,
+    progress: Progress = lambda _share: None,
+) -> PassCosts:
+    """Measure for about so many seconds, whatever the model's size.
+    Expensive rows and contexts that do not fit are left out, but one row is measured three times and two rows
+    once. Uses one session and leaves nothing in the target's cache."""
+    caps = target.caps
+    limit = min(caps.max_batch_tokens, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
+    rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= limit]
+    deepest = max(1, caps.n_ctx - rows[-1])
+    with closing(_Measurement(target, seconds, clock, progress)) as measurement:
+        return measurement.run(sorted({max(1, min(depth, deepest)) for depth in depths}), rows)
 
 
 def _priority(n: int, samples: Mapping[int, Sequence[float]]) -> float:

@@ -406,7 +406,7 @@ class GoodputPolicy:
                 guess = max(guesses, key=reach.__getitem__)
             counts.left_out += 1
             counts.was_right += proposal.tokens[guess] == step.tokens[0]
-        declined = bool(guesses) or ledger.is_refused or ledger.is_limited or ledger.exceeds(0.0)
+        declined = bool(guesses) or ledger.is_refused or ledger.is_limited or ledger.excess > 0.0
         counts.braked += ledger.is_limited
         counts.refused += ledger.is_refused and not ledger.is_limited
         counts.declined += declined

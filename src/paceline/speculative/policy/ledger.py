@@ -97,9 +97,9 @@ class DrafterLedger:
     saved_seconds: float = 0.0  # by all drafts
     calls: dict[str, int] = field(default_factory=dict)  # requests of the current pass by drafter
 
-    def credit(self, plain_seconds: float) -> float:
-        """Return the seconds that a request may lose beyond its share. plain_seconds: its part of a pass."""
-        return FREE_PASSES * plain_seconds + SAVINGS_AT_RISK * max(0.0, self.saved_seconds)
+    def credit(self, plain: float) -> float:
+        """Return the seconds that a request may lose beyond its share. plain: its part of a pass."""
+        return FREE_PASSES * plain + SAVINGS_AT_RISK * max(0.0, self.saved_seconds)
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class LossLedger:
         """Return whether to decide about drafts. plain: seconds of the request in a plain pass.
         Far beyond the loss limit nothing is decided until the loss is made good."""
         self.is_refused, self.call = False, None
-        excess = self.lost_seconds - MAX_LOSS_SHARE * self.plain_seconds - credit
+        excess = self.excess - credit
         self.is_limited = excess > 0.0
         if excess > credit:
             self.rest = min(MAX_REST, int((excess - credit) / (MAX_LOSS_SHARE * plain)))
@@ -162,9 +162,10 @@ class LossLedger:
         self.lost_seconds += seconds
         self.drafters.saved_seconds -= seconds
 
-    def exceeds(self, credit: float) -> bool:
-        """Return whether the loss exceeds its share of the plain time plus `credit` seconds."""
-        return self.lost_seconds > MAX_LOSS_SHARE * self.plain_seconds + credit
+    @property
+    def excess(self) -> float:
+        """Seconds lost beyond the share of the plain time."""
+        return self.lost_seconds - MAX_LOSS_SHARE * self.plain_seconds
 
 
 @dataclass(frozen=True)
@@ -182,21 +183,19 @@ class BreakEvenReason:
         return self.break_even is None or self.break_even > MAX_ACCEPTANCE
 
     def __str__(self) -> str:
-        value = f"{self.rows} rows cost {self.ratio:.1f}x one here"
-        if self.break_even is None:
-            value += ", more than so many tokens decoded singly"
-        else:
-            value += f"; break-even acceptance {self.break_even:.2f}"
-            if self.measured is not None:
-                value += f", measured there {self.measured:.2f}"
-        return f"{value} (paceline doctor -m MODEL --refresh measures that anew)" if self.never else value
+        needed = ", more than so many tokens decoded singly"
+        if self.break_even is not None:
+            needed = f"; break-even acceptance {self.break_even:.2f}"
+            needed += "" if self.measured is None else f", measured there {self.measured:.2f}"
+        anew = " (paceline doctor -m MODEL --refresh measures that anew)" if self.never else ""
+        return f"{self.rows} rows cost {self.ratio:.1f}x one here{needed}{anew}"
 
 
 def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
     """Return the reason for the rows that need the least acceptance. curve: seconds by rows, from 0."""
     ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
     known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
-    rows = min(known, key=known.__getitem__) if known else 2
+    rows = min(known, key=known.__getitem__, default=2)
     return BreakEvenReason(rows, ratios[rows], known.get(rows), measured)
 
 
@@ -235,12 +234,6 @@ class DraftingSummary:
         return f"{message}: calling the drafter costs more time than its guesses save"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "silent": self.silent,
-            "declined": self.declined,
-            "refused": self.refused,
-            "braked": self.braked,
-            "why": self.why,
-            "reason": None if self.reason is None else asdict(self.reason),
-        }
+        counts = asdict(self)
+        del counts["left_out"], counts["was_right"]
+        return counts | {"why": self.why}
