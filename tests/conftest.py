@@ -120,6 +120,7 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         # Tests that run side by side make the machine busy. tests/profiling judges measurements.
         patch.setattr("paceline.hardware.cores._busy_seconds", lambda: 0.0)
         patch.setattr("paceline.profiling.pass_costs.doubt_about", lambda cost: "")
+        patch.setattr("paceline.loading.restore", lambda *_: None)  # tests do not learn from each other
         patch.setattr("paceline.storage.costs.implausibility", lambda table: "")
         yield
 

@@ -23,10 +23,12 @@ from paceline.drafter_table import DRAFT, users
 from paceline.drafts import loaded_traits, open_draft, require_fit, traits_of
 from paceline.fits import LOSSY_PREFILL, MTP, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
+from paceline.profiling.learned import keep, restore
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import ModelError, RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
+from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.corpora import Corpora
 from paceline.storage.remembered import AnswerHistory, project_of
@@ -163,6 +165,9 @@ def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: D
     if costs is not None:
         refresh(costs, draft)
         llm.on_close(lambda: save(target, draft, costs))
+    if isinstance(policy := llm.policy, GoodputPolicy):
+        restore(policy, target, draft, to_stderr)
+        llm.on_close(lambda: keep(policy, target, draft, to_stderr))
     return llm
 
 

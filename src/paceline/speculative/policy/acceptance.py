@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import exp
 from operator import mul
@@ -31,6 +31,7 @@ NEWTON_STEP = 0.7  # a fraction of a full step, as single outcomes are noisy
 PRIOR_WEIGHT = 4.0  # the initial weights count as so many undecided outcomes
 INITIAL_TREND = 1.5  # converges to values from 0 to 3
 MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores are clipped to this range
+MAX_WEIGHT = 8.0  # of a calibrator from another process
 MAX_PREDICTED_LOGIT = 6.0  # predicted probabilities are at most 0.9975
 LOGIT_TABLE_SIZE = 1000
 
@@ -120,6 +121,28 @@ class AcceptanceModel:
         # Of sets of proposers, by all that propose at a position.
         self._sets: defaultdict[frozenset[str], dict[str | frozenset[str], Calibrator]] = defaultdict(dict)
 
+        # By tenths of the predicted probability: sum of the predictions, accepted guesses, all guesses.
+        self._bins = [[0.0, 0.0, 0.0] for _ in range(11)]
+
+    @property
+    def reliability(self) -> list[tuple[float, float, float]]:
+        """Return mean prediction, share of accepted guesses and their number, for each tenth with guesses."""
+        return [(p / n, accepted / n, n) for p, accepted, n in self._bins if n]
+
+    @property
+    def weights(self) -> dict[str, list[float]]:
+        """The weights of each drafter's calibrator."""
+        return {name: list(one.weights) for name, one in self._calibrators.items()}
+
+    def begin_with(self, weights: Mapping[str, Sequence[float]]) -> None:
+        """Start calibrators from weights, with as little trust as in the initial ones. Raises ValueError."""
+        started = {name: Calibrator() for name in weights}
+        for name, calibrator in started.items():
+            if len(weights[name]) != 2 + N_POSITIONS or not all(map(math.isfinite, weights[name])):
+                raise ValueError(name)
+            calibrator.weights = [min(MAX_WEIGHT, max(-MAX_WEIGHT, weight)) for weight in weights[name]]
+        self._calibrators.update(started)
+
     def of(self, drafter: str) -> Calibrator:
         """Return the calibrator of a drafter."""
         return self._calibrators[drafter]
@@ -174,7 +197,7 @@ class AcceptanceModel:
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
         """Learn from all guesses along the emitted tokens, of which the last one is the target's."""
-        parent, calibrators = ROOT, self._calibrators
+        parent, calibrators, bins = ROOT, self._calibrators, self._bins
         for depth, token in enumerate(tokens, 1):
             nodes, accepted = tree.children(parent), None
             siblings: list[Votes] = []
@@ -184,7 +207,13 @@ class AcceptanceModel:
                 votes = tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)
                 right, total = accepted is None and tree.tokens[node] == token, 0.0
                 for name, score in votes:
-                    total += calibrators[name].update(logit_at(score), depth, recent.get(name, 0.0), right)
+                    z = calibrators[name].update(logit_at(score), depth, recent.get(name, 0.0), right)
+                    total += z
+                    p = sigmoid(z)
+                    tenth = bins[int(10.0 * p)]
+                    tenth[0] += p
+                    tenth[1] += right
+                    tenth[2] += 1.0
                     names[name] = right or names.get(name, False)
                 if right:
                     accepted = node

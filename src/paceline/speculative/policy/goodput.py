@@ -17,10 +17,11 @@ judged by the emitted text, unless the policy's own work is the loss: then nothi
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from time import perf_counter
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from paceline.speculative.interfaces import NO_BUDGET, Budget
@@ -255,6 +256,20 @@ class GoodputPolicy:
         self._prices = PassPrices()
 
     @property
+    def learned(self) -> dict[str, Any]:
+        """What a later process can begin with, as JSON; empty if no drafter was called."""
+        names = ("tokens", "seconds", "level_seconds", "calls")
+        known = {name: it for name, it in self._drafters.values.items() if it.calls}
+        values = {name: {one: getattr(it, one) for one in names} for name, it in known.items()}
+        return {"values": values, "weights": self.acceptance.weights} if values else {}
+
+    def begin_with(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what another process has learned. Raises ValueError, KeyError or TypeError."""
+        values = {name: DrafterValue.of(value) for name, value in learned["values"].items()}
+        self.acceptance.begin_with(learned["weights"])
+        self._drafters.values.update(values)
+
+    @property
     def rate(self) -> float:
         """Tokens that a second has to bring."""
         return self._prices.rate
@@ -414,6 +429,7 @@ class GoodputPolicy:
 
     @property
     def summary(self) -> DraftingSummary:
+        self._counts.reliability = self.acceptance.reliability
         return self._counts.with_reason(self.costs.target, self._context_length)
 
     def _retry_tokens(self, queue: Sequence[tuple[float, int, int, float]], rows: int) -> int:

@@ -6,8 +6,9 @@ pass, and a part of all savings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from paceline.speculative.interfaces import NO_BUDGET, Budget
@@ -19,6 +20,7 @@ CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of st
 CALL_TIME_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
 # Outcomes that an expected gain is the mean of: at first an optimistic prior, so that drafters are tried.
 PRIOR_OUTCOMES, MAX_OUTCOMES = 8, 64
+AGED = 0.75  # of what another process has learned
 TRIAL_CALLS = 4  # calls before a drafter is judged, which measure the time of a call
 MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
 
@@ -48,6 +50,18 @@ class DrafterValue:
     level_seconds: float = 0.0  # time per computed level of depth
     calls: int = 0
     credit: float = 0.0  # seconds saved up for a trial call of a drafter that does not seem to pay
+
+    @classmethod
+    def of(cls, learned: Mapping[str, Any]) -> DrafterValue:
+        """Return the value that another process has learned, nearer to the prior: a drafter that did not pay
+        there is called again once it might. Raises ValueError, KeyError or TypeError."""
+        tokens = [1.0 + AGED * (float(gain) - 1.0) for gain in learned["tokens"]]
+        seconds, level_seconds = float(learned["seconds"]), float(learned["level_seconds"])
+        known = [*tokens, seconds, level_seconds]
+        if len(tokens) != len(CONFIDENCE_LEVELS) + 1 or not all(map(isfinite, known)) or min(known[-2:]) < 0:
+            raise ValueError("a drafter's value")
+        calls = max(0, min(TRIAL_CALLS, int(learned["calls"])))
+        return cls(tokens, seconds=seconds, level_seconds=level_seconds, calls=calls)
 
     def add_credit(self, seconds: float) -> None:
         """Save up a share of the elapsed seconds."""
@@ -211,6 +225,7 @@ class DraftingSummary:
     braked: int = 0  # declined steps at which earlier drafts had lost too much
     left_out: int = 0  # steps with guesses of which none was verified
     was_right: int = 0  # those among them whose likeliest guess would have been accepted
+    reliability: list[tuple[float, float, float]] = field(default_factory=list)  # AcceptanceModel.reliability
 
     def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
         """Return a copy with the reason by current costs."""
