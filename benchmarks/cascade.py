@@ -5,7 +5,7 @@ takes 1, one of the draft model --draft-pass, and each further row of a pass its
 --draft-row) of one. What a copier takes is left out: some 20 microseconds a guess.
 
 First drafts of a fixed length (p_min): passes of the draft model and rows of these passes, by drafted token
-and by token of output. Then the policy rate, by what passes take: tokens a second over plain decoding. "only
+and by token of output. Then the policy goodput, by pass costs: tokens per second over plain decoding. "only
 for it" is the vertical part (fewer passes), "only behind it" the horizontal one; the copier is suffix.
 """
 

@@ -55,7 +55,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # for tools
 
 from tools.inflate import inflate, parse_count
 
-AUTO, ALONE = "auto", "suffix+lookup:policy=rate"  # with what there is; without a draft model
+AUTO, ALONE = "auto", "suffix+lookup:policy=goodput"  # with what there is; without a draft model
 SHIPPED = "shipped"  # the file as it comes
 WORKLOADS = {
     "code": ("code", 0.0),

@@ -58,7 +58,7 @@ class Side:
             self._stack.callback(small.close)
             self.draft = small.target
         self.target: Any = Rehearsal(engine, recordings)
-        self.costs = costs_of(base, self.draft) if method.drafting.policy == "rate" else None
+        self.costs = costs_of(base, self.draft) if method.drafting.policy == "goodput" else None
         self.drafter, drafting = make_drafter(
             method.drafting, self.target, self.draft, NO_CORPORA, self.costs
         )

@@ -87,9 +87,9 @@ def however_busy(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path_factory.mktemp("busy")))
     for limit in (
         "profiling.pass_costs.MAX_TIMING_JITTER",
-        "speculative.policy.cost_measurement.MAX_SINGLE_TOKEN_INVERSION",
-        "speculative.policy.cost_measurement.MAX_SINGLE_TOKEN_FACTOR",
-        "speculative.policy.cost_measurement.MAX_INVERSION_FACTOR",
+        "speculative.policy.costs.MAX_SINGLE_TOKEN_INVERSION",
+        "speculative.policy.costs.MAX_SINGLE_TOKEN_FACTOR",
+        "speculative.policy.costs.MAX_INVERSION_FACTOR",
     ):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
     monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)
@@ -121,6 +121,7 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setattr("paceline.hardware.cores._busy_seconds", lambda: 0.0)
         patch.setattr("paceline.profiling.pass_costs.doubt_about", lambda cost: "")
         patch.setattr("paceline.profiling.slow_passes.MIN_SECONDS", float("inf"))
+        patch.setattr("paceline.loading.restore", lambda *_: None)  # tests do not learn from each other
         patch.setattr("paceline.storage.costs.implausibility", lambda table: "")
         yield
 

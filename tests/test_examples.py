@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import environment
-from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative import speedup_formulas as theory
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LAB = sorted(path.name for path in (EXAMPLES / "lab").glob("*.py"))

@@ -108,7 +108,7 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         Drafting(),
         Drafting(policy="fixed"),
         Drafting(drafters=("none",)),
-        Drafting(drafters=("none",), policy="rate"),
+        Drafting(drafters=("none",), policy="goodput"),
     ):
         policy = make_policy(drafting, None)
         assert isinstance(policy, FixedPolicy)

@@ -23,8 +23,8 @@ from paceline.bench.text_comparison import judge
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.report.table import number, write_table
+from paceline.speculative import speedup_formulas as theory
 from paceline.speculative.interfaces import RequiredOutputs, Target
-from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.tree import chain
 
 sys.path.append(str(Path(__file__).parents[2]))  # for tools

@@ -23,9 +23,9 @@ from paceline.drafters.none import NoDrafter
 from paceline.models import zoo
 from paceline.report.table import number, write_table
 from paceline.settings import Drafting
+from paceline.speculative import speedup_formulas as theory
 from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
-from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.stats import Stats

@@ -97,14 +97,14 @@ def make_drafter(
     auto = drafting.drafters == ("auto",)
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
     drafters = [make(row.name, parts) for row in (usable if auto else drafting.rows)]
-    if auto or drafting.policy == "rate":
+    if auto or drafting.policy == "goodput":
         return PortfolioDrafter(drafters), drafting
     return ComposedDrafter(drafters, drafting.min_draft_tokens), drafting
 
 
 def make_policy(drafting: Drafting, costs: DecodingCosts | None, clock: Clock = perf_counter) -> DraftPolicy:
-    """Make the policy. costs: those of passes, which the policy `rate` needs and updates."""
-    if drafting.policy != "rate" or drafting.plain:
+    """Make the policy. costs: those of passes, which the policy `goodput` needs and updates."""
+    if drafting.policy != "goodput" or drafting.plain:
         return FixedPolicy(drafting.budget)
     assert costs is not None  # measured for this policy
     it = drafting.budget
@@ -132,7 +132,7 @@ def make_cross_vocab(drafting: Drafting, target: Any, draft: Any) -> tuple[Draft
     translation = Translation(ours, theirs)
     text_suffices = drafting.draft_temp == 0 and not any(row.token_ids for row in drafting.rows)
     if drafting.cross_vocab == "auto":
-        trees = drafting.width > 1 and drafting.policy != "rate"  # "rate" accepts chains, too
+        trees = drafting.width > 1 and drafting.policy != "goodput"  # "goodput" accepts chains, too
         sample = ours.encode(SAMPLE.read_bytes())
         if trees or not text_suffices or translation.coverage(sample) >= MIN_COVERAGE:
             drafting = replace(drafting, cross_vocab="tli")

@@ -23,11 +23,13 @@ from paceline.drafter_table import DRAFT, users
 from paceline.drafts import loaded_traits, open_draft, require_fit, traits_of
 from paceline.fits import LOSSY_PREFILL, MTP, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
+from paceline.profiling.learned import keep, restore
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.profiling.slow_passes import watch_passes
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
 from paceline.speculative.errors import ModelError, RememberedError, UsageError
 from paceline.speculative.interfaces import Drafter, LearningDrafter
+from paceline.speculative.policy.goodput import GoodputPolicy
 from paceline.speculative.vocabulary import Vocab
 from paceline.storage.corpora import Corpora
 from paceline.storage.remembered import AnswerHistory, project_of
@@ -153,7 +155,7 @@ def select_prompt_tokens(plan: LoadPlan, target: Backend, draft: Backend | None)
 def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: Drafting) -> LLM:
     """Make drafters and policy, and return the model with all of them."""
     options = plan.options
-    costs = costs_of(target, draft) if drafting.policy == "rate" and not drafting.plain else None
+    costs = costs_of(target, draft) if drafting.policy == "goodput" and not drafting.plain else None
     corpora = Corpora.find(options.corpora, target.vocab)
     drafter, drafting = make_drafter(drafting, target, draft, corpora, costs, to_stderr, plan.confidence)
     history = learn_past_answers(target.vocab, drafter, options.remember) if options.remember else None
@@ -165,6 +167,9 @@ def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: D
         refresh(costs, draft)
         watch_passes(target, costs, to_stderr)
         llm.on_close(lambda: save(target, draft, costs))
+    if isinstance(policy := llm.policy, GoodputPolicy):
+        restore(policy, target, draft, to_stderr)
+        llm.on_close(lambda: keep(policy, target, draft, to_stderr))
     return llm
 
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PathLike = str | Path
 AUTO = "auto"
-POLICIES = ("fixed", "p_min", "rate")
+POLICIES = ("goodput", "p_min", "fixed")
 MAX_TOKENS = 4096  # of any setting in tokens
 # Defaults of n_draft, width and p_split. 7 tokens and the root fill 8 rows, the tile of many kernels.
-POLICY_DEFAULTS = {"rate": (31, 4, 0.3), "others": (7, 1, 0.1)}
+POLICY_DEFAULTS = {"goodput": (31, 4, 0.3), "others": (7, 1, 0.1)}
 CHAIN_ONLY_RULES = ("token", "block")
 VERIFY = (AUTO, *CHAIN_ONLY_RULES, "recursive", "traversal")  # see verify.py
 CROSS_VOCAB = ("off", "tli", "slem", AUTO)
@@ -81,20 +81,20 @@ class Drafting:
     drafters: tuple[str, ...] = CHAINS  # names in the order they are called
     policy: str = setting(
         "",
-        "When to stop drafting: rate, p_min or fixed. rate: where more would not pay (default of auto); "
+        "When to stop drafting. goodput: where more would not pay (default of auto); "
         "p_min: where the drafter is unsure (default of others); fixed: after --n-draft tokens.",
         choices=POLICIES,
     )
     n_draft: int = setting(
         None,
-        "Most tokens of a draft. The policies rate and p_min stop earlier, --policy fixed drafts N each "
-        "time. Default: 7 (rate: 31).",
+        "Most tokens of a draft. The policies goodput and p_min stop earlier, --policy fixed drafts N each "
+        "time. Default: 7 (goodput: 31).",
         1,
         MAX_TOKENS,
     )
-    width: int = setting(None, "Leaves of a draft tree. Default: 1 (rate: 4).", 1, MAX_TOKENS)
+    width: int = setting(None, "Leaves of a draft tree. Default: 1 (goodput: 4).", 1, MAX_TOKENS)
     p_min: float = setting(0.5, "End a draft below this probability (policy p_min).", 0, 1)
-    p_split: float = setting(None, "Branch from this probability: 0.1 (rate: 0.3).", 0, 1)
+    p_split: float = setting(None, "Branch from this probability: 0.1 (goodput: 0.3).", 0, 1)
     draft_temp: float = setting(0.0, "Draft temperature; 0: deterministic drafts.", 0, MAX_LOGIT)
     draft_top_k: int = setting(10, "Top-k of drafts with a temperature.", 1)
     verify: str = setting(AUTO, "Of drafts: auto, token, block, recursive or traversal.", choices=VERIFY)
@@ -115,8 +115,8 @@ class Drafting:
         object.__setattr__(self, "_given", given)
         drafters = typed.text_list("drafters", self.drafters)
         object.__setattr__(self, "drafters", drafters)
-        policy = self.policy if self.policy != "" else "rate" if AUTO in drafters else "p_min"
-        defaults = POLICY_DEFAULTS["rate" if policy == "rate" else "others"]
+        policy = self.policy if self.policy != "" else "goodput" if AUTO in drafters else "p_min"
+        defaults = POLICY_DEFAULTS["goodput" if policy == "goodput" else "others"]
         chosen = {"policy": policy, **dict(zip(("n_draft", "width", "p_split"), defaults, strict=True))}
         if self.verify in CHAIN_ONLY_RULES or self.cross_vocab == "slem":
             chosen["width"] = 1
@@ -143,7 +143,7 @@ class Drafting:
         for row in self.rows:
             if row.alone and len(self.drafters) > 1:
                 raise UsageError(f"{row.name!r} {row.alone}: name it without other drafters")
-            if row.window and self.policy == "rate":
+            if row.window and self.policy == "goodput":
                 raise UsageError(f"{row.name!r} {row.alone}: use policy fixed or p_min")
         if len(models := users(self.drafters, DRAFT)) > 1:
             raise UsageError(f"{' and '.join(models)} draft with the same draft model: name one of them")
@@ -195,8 +195,8 @@ class Drafting:
     def budget(self) -> Budget:
         from paceline.speculative.interfaces import Budget  # late: --help needs no numpy
 
-        # The policy `rate` chooses from the tree, so two leaves have enough nodes.
-        nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
+        # The policy `goodput` chooses from the tree, so two leaves have enough nodes.
+        nodes = self.n_draft * (min(self.width, 2) if self.policy == "goodput" else self.width)
         depth, width = self.n_draft, self.width
         if any(row.window for row in self.rows):
             # Columns and guesses have lookahead_ngram - 1 nodes; the last column starts deepest.

@@ -17,7 +17,7 @@ from paceline.backends.llama_cpp.cache import LlamaKvCache
 from paceline.backends.llama_cpp.exactness import drops_rejected_drafts
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.policy.cost_measurement import measure
+from paceline.speculative.policy.costs import measure
 from rows import begun
 
 TEXT = list(range(5, 60))

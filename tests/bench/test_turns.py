@@ -277,7 +277,7 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     assert len(read) == (2 if keep else 4)
 
 
-_, ALONE, DRAFTED = parse_all("lookup:policy=rate,model:policy=rate", {})
+_, ALONE, DRAFTED = parse_all("lookup:policy=goodput,model:policy=goodput", {})
 
 
 def _costs(llm: LLM) -> DecodingCosts:

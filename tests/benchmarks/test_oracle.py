@@ -97,7 +97,7 @@ texts = st.lists(st.integers(0, V - 1), min_size=1, max_size=24).map(tuple)
     curve=st.lists(st.floats(0.5, 5.0), min_size=9, max_size=9),
     small=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
     names=st.sampled_from(["model", "lookup model", "suffix model", "lookup suffix"]),
-    rule=st.sampled_from(["p_min", "fixed", "rate"]),
+    rule=st.sampled_from(["p_min", "fixed", "goodput"]),
     width=st.integers(1, 3),
 )
 @settings(max_examples=100, deadline=None)
@@ -114,7 +114,7 @@ def test_no_policy_is_faster_with_real_drafters(
             "model": lambda: ModelDrafter(draft, V),
         }
         parts = [made[name]() for name in names.split()]
-        return PortfolioDrafter(parts) if rule == "rate" else ComposedDrafter(parts)
+        return PortfolioDrafter(parts) if rule == "goodput" else ComposedDrafter(parts)
 
     recordings = [Recording((1, 2), answer) for answer in answers]
     price = costs(*curve, draft=small, step=0.1)

@@ -67,7 +67,7 @@ def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, m
         "CERTIFIED:",
     ]  # fmt: skip
     assert "8 prompts, 32 tokens" in done.out
-    assert said[3].startswith("drafting  auto by rate, ")
+    assert said[3].startswith("drafting  auto by goodput, ")
     assert said[5].startswith("          with every draft verified (")
 
 

@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
 
 
 def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
-    args = (TOKENS, "--methods", "lookup,ngram+lookup:policy=rate", "--limit", "3", "--cost-curve", curve)
+    args = (TOKENS, "--methods", "lookup,ngram+lookup:policy=goodput", "--limit", "3", "--cost-curve", curve)
     done = replay(capsys, *args)
     assert (done.code, done.err) == (0, "")
     assert "\ncosts     curve.json\n" in done.out

@@ -50,7 +50,7 @@ def test_the_default_model_is_the_embedded_one_with_its_draft(capsys: Capture) -
     assert record["provenance"]["target"]["file"] == "paceline-target.gguf"
     assert record["provenance"]["draft"]["file"] == "paceline-draft.gguf"
     assert record["provenance"]["drafting"]["drafters"] == ["auto"]
-    assert record["provenance"]["drafting"]["policy"] == "rate"
+    assert record["provenance"]["drafting"]["policy"] == "goodput"
     assert list(record["stats"]["by_source"]) == ["suffix", "lookup", "model"]
     policy = record["policy"]
     assert 0 <= policy["silent"] + policy["declined"] <= policy["steps"] == record["stats"]["steps"]

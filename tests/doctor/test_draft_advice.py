@@ -66,7 +66,7 @@ def test_each_draft_is_measured_with_its_own_drafter_alone(monkeypatch: pytest.M
     monkeypatch.setattr("paceline.doctor.drafts._run", record)
     drafts = [DraftCandidate(SMALL, "other words", "mappable"), *own_drafts(facts(mtp=USABLE, n_layers=10))]
     measure(Path("t"), drafts, AdviceRequest(), EngineOptions(), lambda: None, print)
-    assert tried[1:] == [(("model",), "rate", "auto"), (("mtp",), "rate", "off")]
+    assert tried[1:] == [(("model",), "goodput", "auto"), (("mtp",), "goodput", "off")]
 
 
 def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_what_is_smaller() -> None:

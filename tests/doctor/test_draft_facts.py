@@ -71,7 +71,7 @@ def test_a_task_has_its_own_speed() -> None:
 def test_a_loss_counts_where_the_rule_could_have_declined() -> None:
     loss = (0.6, 0.5, 0.7)
     assert found(run(1, drafted(FIXED, loss))) is None
-    assert speed(found(run(1, drafted("model:policy=rate", loss)))) == 0.6
+    assert speed(found(run(1, drafted("model:policy=goodput", loss)))) == 0.6
 
 
 @pytest.mark.parametrize(("limit", "free"), [(None, 1000), (300, 300), (5000, 1000)])

@@ -14,9 +14,8 @@ from paceline.hardware import cores as load_measurement
 from paceline.profiling import pass_costs as costing
 from paceline.profiling.pass_costs import cost_key, costs_of, doubt_about, never_pays, refresh, save
 from paceline.speculative.interfaces import RequiredOutputs
-from paceline.speculative.policy import cost_measurement as plausible
-from paceline.speculative.policy.cost_measurement import implausibility
-from paceline.speculative.policy.costs import DecodingCosts, PassCosts
+from paceline.speculative.policy import costs as plausible
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts, implausibility
 from paceline.speculative.tree import chain
 from paceline.storage.costs import MeasurementEffort, load
 

@@ -124,9 +124,9 @@ def test_what_is_certified_is_told_line_by_line() -> None:
 
 def test_what_run_does_by_default_is_checked_with_every_draft_too() -> None:
     record = a_record(every=[a_run()] * 7 + [a_run("near-tie")])
-    record["provenance"]["drafting"] |= {"drafters": ["auto"], "policy": "rate"}
+    record["provenance"]["drafting"] |= {"drafters": ["auto"], "policy": "goodput"}
     said = lines(record)
-    assert said[3].startswith("drafting  auto by rate, n_draft 7, ")
+    assert said[3].startswith("drafting  auto by goodput, n_draft 7, ")
     at = next(i for i, line in enumerate(said) if line.startswith("greedy"))
     assert said[at + 1].endswith("(12,000 of 14,400 drafted tokens accepted): 7 identical, 1 near-tie")
     assert "prompt 8 token 60" in said[at + 2]

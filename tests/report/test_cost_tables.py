@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.report.doctor import blocks, notes, write
 from paceline.speculative.policy.costs import DecodingCosts, PassCosts
-from paceline.speculative.policy.speedup_formulas import break_even
+from paceline.speculative.speedup_formulas import break_even
 
 # Two AVX-512 cores, Q4_0: three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.43, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.05, 32: 8.0}

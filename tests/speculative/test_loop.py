@@ -267,7 +267,7 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
     assert list(request.session.tokens) == []
 
 
-@pytest.mark.parametrize("policy", ["fixed", "rate"])
+@pytest.mark.parametrize("policy", ["fixed", "goodput"])
 @pytest.mark.parametrize("lengths", [[9], [3, 17, 9]])
 def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     lengths: list[int], policy: str

@@ -62,7 +62,7 @@ class LoadedModels(AbstractContextManager["LoadedModels"]):
         drafting, target = method.drafting, self.plain.target
         path = (method.draft or self._draft_path) if method.uses_draft else None
         draft = self._load_draft(path) if path is not None else None
-        costs = self.pass_costs(path) if drafting.policy == "rate" else None
+        costs = self.pass_costs(path) if drafting.policy == "goodput" else None
         confidence = self._confidence if path is not None and path == self._draft_path else None
         drafter, drafting = make_drafter(drafting, target, draft, self._corpora, costs, to_stderr, confidence)
         policy = make_policy(drafting, costs)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from paceline.bench.system import ItemMeasurements, Measurement
 from paceline.report.bench import MIN_ITEMS
-from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative import speedup_formulas as theory
 
 RESAMPLES = 2000
 # Not reported by every system.

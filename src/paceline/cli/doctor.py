@@ -49,8 +49,7 @@ def doctor(*, models: Any, drafting: Any, measuring: Any, as_json: options.AsJso
     from paceline.hardware.probe import probe
     from paceline.loading import load_options
     from paceline.report import doctor as report
-    from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS
-    from paceline.speculative.policy.costs import context_bucket
+    from paceline.speculative.policy.costs import TOKEN_COUNTS, context_bucket
     from paceline.storage.costs import MeasurementEffort
     from paceline.system.home import to_stderr
 

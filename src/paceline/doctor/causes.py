@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from paceline.fits import ABSENT, NO_GRAPH, STRIPPED, USABLE
 from paceline.hardware.cores import cores_taken
 from paceline.models.headers.facts import HYBRID, RECURRENT
-from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative import speedup_formulas as theory
 from paceline.speculative.printable import count
 
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")

@@ -38,9 +38,9 @@ from paceline.models.resolve import file_of
 from paceline.profiling.pass_costs import as_costs, cost_key, measure_costs, roles
 from paceline.request_handle import Generation
 from paceline.settings import Drafting, LoadOptions, PathLike, make_settings
+from paceline.speculative import speedup_formulas as theory
 from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS
-from paceline.speculative.policy import speedup_formulas as theory
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.sampling import Sampling, logprob
 from paceline.speculative.tree import chain

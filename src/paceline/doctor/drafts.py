@@ -23,7 +23,7 @@ from paceline.profiling.pass_costs import stored_costs
 from paceline.settings import AUTO, Drafting, EngineOptions, LoadOptions
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.policy.costs import DecodingCosts
-from paceline.speculative.policy.speedup_formulas import acceptance, break_even, expected_gains
+from paceline.speculative.speedup_formulas import acceptance, break_even, expected_gains
 from paceline.speculative.validation import unknown
 from paceline.system.home import cpu_name, file_fingerprint
 
@@ -313,12 +313,12 @@ def measure(
     found: dict[Path | None, Measured] = {}
     for one in (None, *drafts):
         path = None if one is None else one.facts.path
-        drafting = Drafting(drafters=("suffix", "lookup"), policy="rate")
+        drafting = Drafting(drafters=("suffix", "lookup"), policy="goodput")
         if one is not None:
             # Alone: what `auto` copies from the text is no merit of the draft.
             own, translated = str(path) == MTP_VIEW, one.verdict == MAPPABLE
             drafters = (MTP if own else MODEL,)
-            drafting = Drafting(drafters, policy="rate", cross_vocab=AUTO if translated else "off")
+            drafting = Drafting(drafters, policy="goodput", cross_vocab=AUTO if translated else "off")
         try:
             found[path] = _run(request, LoadOptions(target, path, drafting, engine))
         except PacelineError as error:
@@ -407,7 +407,7 @@ def _measured(run: Run, result: Mapping[str, Any]) -> Measured | None:
     except (PacelineError, TypeError):  # of another version
         return None
     gain = result["speedup"]
-    if gain is None or (gain["value"] < 1.0 and drafting.policy != "rate"):
+    if gain is None or (gain["value"] < 1.0 and drafting.policy != "goodput"):
         return None  # the loss of a policy that always drafts says nothing about one that can decline
     return Measured(
         gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench of {run.started[:10]}"

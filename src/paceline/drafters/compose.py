@@ -180,7 +180,15 @@ class MergedTree:
     _tree: DraftTree = EMPTY
 
     def add(self, draft: DraftTree) -> None:
-        """Add a draft; equal guesses become votes for one node."""
+        """Add a draft. A single one stays as it is; of several, equal guesses become votes for one node."""
+        if not self.tokens and not self._tree.tokens:
+            self._tree = draft
+        elif draft.tokens:
+            if not self.tokens:
+                self._merge(self._tree)
+            self._merge(draft)
+
+    def _merge(self, draft: DraftTree) -> None:
         places = {ROOT: ROOT}
         nodes = zip(draft.tokens, draft.parents, draft.source, draft.score, strict=True)
         for node, (token, parent, source, score) in enumerate(nodes):
@@ -203,7 +211,7 @@ class MergedTree:
         self._tree = EMPTY
 
     def tree(self) -> DraftTree:
-        if len(self._tree) != len(self.tokens) or self._tree.votes != tuple(self.votes):
+        if self.tokens and not self._tree.tokens:
             self._tree = DraftTree(
                 tokens=tuple(self.tokens),
                 parents=tuple(self.parents),

@@ -143,7 +143,7 @@ def cached_target(model: Any, drafting: Drafting, draft_model: Any) -> tuple[Any
         small = target.open_mtp() if kind == MTP else open_view(view, target)
     elif draft_model is not None:
         small = HfTarget.around(draft_model, sessions=MAX_SESSIONS)
-    costs = costs_of(target, small) if drafting.policy == "rate" and not drafting.plain else None
+    costs = costs_of(target, small) if drafting.policy == "goodput" and not drafting.plain else None
     drafter, drafting = make_drafter(drafting, target, small, costs=costs)
     if costs is not None:
         refresh(costs, small)

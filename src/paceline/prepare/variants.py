@@ -30,9 +30,9 @@ from paceline.settings import PLAIN, Drafting, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, SelectsPromptTokens, Target
 from paceline.speculative.policy.costs import PassCosts
-from paceline.speculative.policy.speedup_formulas import speedup
 from paceline.speculative.request import extend_with_prompt
 from paceline.speculative.sampling import Sampling
+from paceline.speculative.speedup_formulas import speedup
 from paceline.speculative.tree import chain
 from paceline.storage.costs import CachedView, Recommendation, store_recommendation, store_view
 from paceline.system.home import to_stderr

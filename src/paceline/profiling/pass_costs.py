@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from paceline.backends.interface import Backend, ModelSetup
 from paceline.models.names import model_path
 from paceline.speculative.errors import PacelineError
-from paceline.speculative.policy.cost_measurement import TOKEN_COUNTS, implausibility, measure
-from paceline.speculative.policy.costs import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import TOKEN_COUNTS, DecodingCosts, PassCosts, implausibility, measure
 from paceline.speculative.policy.ledger import MAX_SHOWN_ROWS, break_even_reason
 from paceline.storage.costs import NO_EFFORT, CachedCosts, MeasurementEffort, load, store
 from paceline.system.home import Warn, to_stderr

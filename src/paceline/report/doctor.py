@@ -19,8 +19,8 @@ from paceline.report.table import (
     write_table,
 )
 from paceline.speculative.policy.costs import PassCosts
-from paceline.speculative.policy.speedup_formulas import break_even
 from paceline.speculative.printable import printable
+from paceline.speculative.speedup_formulas import break_even
 from paceline.system.terminal import wrapped
 
 Record = Mapping[str, Any]

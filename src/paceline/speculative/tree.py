@@ -134,6 +134,8 @@ class DraftTree:
     def subset(self, nodes: Sequence[int], reach_probability: Sequence[float]) -> DraftTree:
         """Return only these nodes (ascending, with all parents). reach_probability: of all nodes."""
         n = len(nodes)
+        if n == len(self.tokens):
+            return self
         if n == 0:
             return DraftTree(called=self.called)
         if nodes[-1] == n - 1 and self.q is None and not self.probe:

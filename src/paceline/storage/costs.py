@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.speculative.policy.cost_measurement import implausibility
-from paceline.speculative.policy.costs import DecodingCosts, PassCosts
+from paceline.speculative.policy.costs import DecodingCosts, PassCosts, implausibility
 from paceline.system import home
 from paceline.system.home import Key, Warn
 

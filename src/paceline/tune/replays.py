@@ -44,7 +44,7 @@ def search_replays(
 
     def objective(trial: optuna.Trial) -> float:
         names = trial.suggest_categorical("drafters", drafters)
-        policy = trial.suggest_categorical("policy", ("rate", "p_min", "fixed"))
+        policy = trial.suggest_categorical("policy", ("goodput", "p_min", "fixed"))
         settings: dict[str, Any] = {"drafters": tuple(names.split("+")), "policy": policy}
         settings["n_draft"] = trial.suggest_int("n_draft", 2, 32, log=True)
         if policy == "p_min":

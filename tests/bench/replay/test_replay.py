@@ -150,7 +150,7 @@ def test_methods_are_those_that_were_named() -> None:
     for text, words in (
         (" , ", "no method named"),
         ("lookup+model", "leave 'model' out"),
-        ("lookup:policy=rate", "by what passes cost: give a curve"),
+        ("lookup:policy=goodput", "by what passes cost: give a curve"),
     ):
         with pytest.raises(UsageError, match=words):
             methods_of(text, {})

@@ -25,42 +25,17 @@ from paceline.speculative.policy.acceptance import (
 Guess = Callable[[random.Random], tuple[float, int, float]]
 
 
-def as_stated(r: random.Random) -> tuple[float, int, float]:
-    score = r.uniform(0.05, 0.95)
-    return score, 1 + r.randrange(6), score
-
-
-def by_score(r: random.Random) -> tuple[float, int, float]:
-    score = r.random()
-    return score, 1, score * score
-
-
-def upside_down(r: random.Random) -> tuple[float, int, float]:
-    score = r.random()
-    return score, 1, 1 - score
-
-
-def by_position(r: random.Random) -> tuple[float, int, float]:
-    depth = 1 + r.randrange(4)
-    return 0.7, depth, (0.9, 0.7, 0.5, 0.3)[depth - 1]
-
-
-def two_kinds(r: random.Random) -> tuple[float, int, float]:
-    score = r.choice([0.3, 1.0])
-    return score, 1, 0.1 if score < 0.5 else 0.85
-
-
 KINDS: dict[str, Guess] = {
-    "as stated": as_stated,
+    "as stated": lambda r: (s := r.uniform(0.05, 0.95), 1 + r.randrange(6), s),
     "states 0.9, is 0.5": lambda r: (0.9, 1 + r.randrange(3), 0.5),
     "states 0.2, is 0.8": lambda r: (0.2, 1, 0.8),
     "says 1, is 0.35": lambda r: (1.0, 1 + r.randrange(5), 0.35),
     "says 0, is 0.35": lambda r: (0.0, 1 + r.randrange(5), 0.35),
     "score says nothing": lambda r: (r.random(), 1, 0.3),
-    "worse than its score": by_score,
-    "score upside down": upside_down,
-    "by position": by_position,
-    "two kinds of guesses": two_kinds,
+    "worse than its score": lambda r: (s := r.random(), 1, s * s),
+    "score upside down": lambda r: (s := r.random(), 1, 1 - s),
+    "by position": lambda r: (0.7, d := 1 + r.randrange(4), (0.9, 0.7, 0.5, 0.3)[d - 1]),
+    "two kinds of guesses": lambda r: (s := r.choice([0.3, 1.0]), 1, 0.1 if s < 0.5 else 0.85),
     "always right": lambda r: (0.5, 1, 1.0),
     "never right": lambda r: (0.9, 1, 0.0),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -12,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.backends.toy import ToyTarget
-from paceline.speculative.policy.cost_measurement import (
+from paceline.speculative.policy.costs import (
     MAX_INVERSION_FACTOR,
     MAX_SAMPLES,
     MAX_SINGLE_TOKEN_FACTOR,
     TOKEN_COUNTS,
+    PassCosts,
+    PassTimer,
     implausibility,
     measure,
 )
-from paceline.speculative.policy.costs import PassCosts
 from timed import TimedTarget
 
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0, 64: 15.0}
@@ -56,21 +58,15 @@ def test_of_a_huge_model_one_row_is_measured_three_times_and_two_once() -> None:
     assert target.passes == {1: 4, 2: 1}  # the first one warms up
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_no_time_at_all_is_time_for_the_first_two(seconds: float) -> None:
-    target = TimedTarget(costing(MS))
-    shares: list[float] = []
-    assert measured(target, seconds=seconds, progress=shares.append).rows == (1, 2)
-    assert set(shares) == {1.0}
-
-
-@pytest.mark.parametrize("scale", [0.001, 0.01, 0.05, 0.2, 1.0])
+@pytest.mark.parametrize("seconds", [3.0, 0.0, -1.0])
+@pytest.mark.parametrize("scale", [0.001, 0.05, 1.0])
 @pytest.mark.parametrize("fill", [0.0, 0.001, 0.1])
-def test_it_ends_when_its_time_is_over(scale: float, fill: float) -> None:
+def test_it_ends_when_its_time_is_over(scale: float, fill: float, seconds: float) -> None:
     target = TimedTarget(costing(scale), fill)
-    measured(target, seconds=3.0)
+    rows = measured(target, seconds=seconds).rows
     # What was under way, and what has to be: three first passes, twice, and a piece of the text.
-    assert target.now <= 3.0 + 8 * scale + 2 * fill + 16 * fill
+    assert target.now <= max(0.0, seconds) + 8 * scale + 2 * fill + 16 * fill
+    assert seconds > 0 or rows == (1, 2)
 
 
 def test_time_is_shared_out_so_that_cheap_passes_are_repeated_and_dear_ones_wait() -> None:
@@ -119,13 +115,6 @@ def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: 
     assert target.longest <= n_ctx
     assert cost.max_batch_tokens == (min(12, max(1, n_ctx // 2)) if rewind else 1)
     assert set(cost.rows) <= set(TOKEN_COUNTS)
-
-
-def test_a_target_that_cannot_go_back_is_measured_with_one_row_on_a_text_that_grows() -> None:
-    target = TimedTarget(costing(MS), rollback="none")
-    cost = measured(target, seconds=60.0, depths=(256, 1024))
-    assert (cost.rows, set(target.passes)) == ((1,), {1})
-    assert len(cost.depths) == 2
 
 
 def test_what_the_progress_raises_ends_it_and_the_session_is_given_back() -> None:
@@ -198,3 +187,40 @@ def test_rows_that_cost_up_to_a_pass_each_are_believed_and_one_that_is_far_off_n
     n = min(n, len(cells))
     dear = far * MAX_SINGLE_TOKEN_FACTOR * n if n > 1 else far * MAX_INVERSION_FACTOR * len(cells)
     assert implausibility({256: cells | {n: dear}}) != ""
+
+
+def test_a_prompt_and_passes_are_timed_apart() -> None:
+    target = TimedTarget(lambda n, _: 1.0 + n, fill=0.5)
+    with closing(PassTimer(target, target.clock)) as timer:
+        assert timer.prefill(10) == 2.0 + 10 * 0.5
+        assert [timer.time_pass(n) for n in (1, 8, 1)] == [2.0, 9.0, 2.0]
+        assert timer.prefill(14) == 2.0 + 4 * 0.5  # what it has more than before
+        assert (timer.context_length, target.opened) == (14, 1)
+        assert timer.prefill(4) == 2.0 + 4 * 0.5  # from the start
+        assert (timer.context_length, target.opened) == (4, 2)
+    assert (target.closed, target.forgot) == (2, 1)
+
+
+def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_its_context() -> None:
+    target = TimedTarget(lambda n, _: 1.0, rollback="none", n_ctx=6)
+    with closing(PassTimer(target, target.clock)) as timer:
+        timer.prefill(3)
+        depths = []
+        for _ in range(8):
+            assert timer.time_pass(1) == 1.0
+            depths.append(timer.context_length)
+    assert depths == [5, 6, 7, 2, 3, 4, 5, 6]
+    assert target.longest == 6
+
+
+def test_a_target_with_checkpoints_is_filled_again_where_its_context_ends() -> None:
+    """One row moves the text on; several come back to the checkpoint."""
+    target = TimedTarget(lambda n, _: float(n), rollback="restore", n_ctx=8)
+    with closing(PassTimer(target, target.clock)) as timer:
+        timer.prefill(3)
+        depths = []
+        for n in (1, 3, 3, 1, 1, 3, 1):
+            assert timer.time_pass(n) == float(n)
+            depths.append(timer.context_length)
+    assert depths == [5, 5, 5, 6, 7, 4, 5]
+    assert target.longest <= 8

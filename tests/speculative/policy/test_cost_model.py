@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.speculative.errors import UsageError
-from paceline.speculative.policy.cost_measurement import implausibility
 from paceline.speculative.policy.costs import (
-    MAX_TABLE_ROWS,
     OVERDUE_PASSES,
     SEQUENTIAL_LIMIT,
     DecodingCosts,
     PassCosts,
+    implausibility,
 )
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
@@ -66,21 +65,6 @@ def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_com
     # 2x and 1x in what is known of both: 1.41x.
     assert cost.seconds(8, 1024) == pytest.approx(3.0 * math.sqrt(2))
     assert cost.rows == (1, 2, 8)
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ({256: {2: 1.0}}, "one row costs is missing"),
-        ({256: {1: 0.0}}, "above 0"),
-        ({256: {1: math.nan}}, "above 0"),
-        ({256: {1: 1.0, MAX_TABLE_ROWS + 1: 1.0}}, "65,536"),
-        ({200: {1: 1.0}, 256: {1: 1.0}}, "200 and 256 are too much alike"),
-    ],
-)
-def test_what_no_pass_can_cost_is_refused(table: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        PassCosts(table)
 
 
 def test_a_busy_machine_is_noticed_within_a_few_passes_for_all_rows_and_depths_alike() -> None:
@@ -275,7 +259,8 @@ GOOD = {"rows": [1, 2], "depths": [256, 1024], "seconds": [[1.0, 2], [None, 3.0]
     "changed",
     [
         {"rows": [1.5, 1]},
-        {"rows": [1, 10**9]},
+        {"rows": [2, 3]},
+        {"rows": [1, (1 << 16) + 1]},
         {"depths": [256]},
         {"depths": [-1, 256]},
         {"depths": [256, 300]},

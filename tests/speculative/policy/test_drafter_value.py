@@ -16,7 +16,7 @@ from paceline.speculative.policy.ledger import (
     DraftingSummary,
     break_even_reason,
 )
-from paceline.speculative.policy.speedup_formulas import expected_tokens
+from paceline.speculative.speedup_formulas import expected_tokens
 from stage import Prompter, stage
 
 LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}
@@ -26,9 +26,9 @@ TOKENS = 8000
 def test_a_drafter_is_called_before_it_is_judged() -> None:
     gain = DrafterValue()
     for _ in range(TRIAL_CALLS):
-        assert gain.should_call(0, 100.0)
+        assert gain.is_due(0, 100.0)
         gain.update(0, 0.0, 1.0, 2)
-    assert not gain.should_call(0, 100.0)
+    assert not gain.is_due(0, 100.0)
     assert (gain.seconds, gain.level_seconds) == (1.0, 0.5)
 
 
@@ -36,10 +36,10 @@ def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
     gain = DrafterValue(seconds=0.05, calls=9)
     for tokens in [0.5, 0.0, 0.0, 0.0] * 20 + [0.0] * 40:
         gain.update(0, tokens, 0.05, 1)
-        assert gain.should_call(0, 1.0)
+        assert gain.is_due(0, 1.0)
     for _ in range(200):  # but for good it does
         gain.update(0, 0.0, 0.05, 1)
-    assert not gain.should_call(0, 1.0)
+    assert not gain.is_due(0, 1.0)
 
 
 def test_a_hiccup_does_not_keep_it_out_for_long() -> None:
@@ -59,13 +59,14 @@ def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, p
     for pass_ in passes:
         gain.add_credit(pass_)
         spent += pass_
-        due = gain.is_due(0, 1.0)
-        assert gain.should_call(0, 1.0) == due
-        called += due
+        if gain.is_due(0, 1.0):
+            gain.begin_trial(0, 1.0)
+            called += 1
     assert called * seconds <= MAX_PROBING_SHARE * spent + 1e-9
     gain.add_credit(1e9)
-    assert gain.should_call(0, 1.0)
-    assert not gain.should_call(0, 1.0)
+    assert gain.is_due(0, 1.0)
+    gain.begin_trial(0, 1.0)
+    assert not gain.is_due(0, 1.0)
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 5.0])

@@ -86,17 +86,6 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
     assert play.policy.rate == 1.0
 
 
-def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
-    """A draft that pays at plain speed does not pay at a higher goodput."""
-    rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
-    requests = asking(1)
-    budgets = rate.budget(requests)
-    draft = chain([1], "a", [0.5])
-    assert len(rate.select(requests, budgets, [draft])[0]) == 1  # 0.5 > 1.0 * 0.4
-    rate._prices.rate = 1.3
-    assert rate.select(requests, budgets, [draft])[0] == EMPTY  # 0.5 < 1.3 * 0.4
-
-
 def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() -> None:
     """The machine stops for a minute, in a pass and between passes."""
     play = stage({1: 1.0, 64: 1.0}, [Prompter("a", lambda at: 0.5)], 200)

@@ -63,7 +63,7 @@ class CertifyPlan:
 def work(llm: LLM, plan: CertifyPlan) -> dict[str, int]:
     """Return the number of ticks of `certify` for each check."""
     return {
-        "greedy": len(plan.prompts) * (1 + (llm.drafting.policy == "rate")),
+        "greedy": len(plan.prompts) * (1 + (llm.drafting.policy == "goodput")),
         "state": plan.sequences,
         "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
     }
@@ -82,7 +82,7 @@ def certify(llm: LLM, plan: CertifyPlan, tick: Callable[[str], None] = lambda _:
         text = prompt_tokens(llm, prompt)
         greedy.append(check_greedy(llm, text, plan.n, at_zero))
         tick("greedy")
-        if llm.drafting.policy == "rate":  # it decides whether to draft
+        if llm.drafting.policy == "goodput":  # it decides whether to draft
             every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
             tick("greedy")
     texts = extend_texts([one.text for one in greedy], llm.target.caps.n_ctx)

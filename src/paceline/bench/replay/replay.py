@@ -160,7 +160,7 @@ def methods_of(
     methods = [m for m in parse_all(text, settings) if not m.plain or costs or named & {PLAIN, "none"}]
     check_draft(methods, draft)
     for method in methods:
-        if method.drafting.policy == "rate" and not method.plain and not costs:
+        if method.drafting.policy == "goodput" and not method.plain and not costs:
             advice = "give a curve (--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
             raise UsageError(f"method {method.name!r}: drafts what pays by what passes cost: {advice}")
     return methods

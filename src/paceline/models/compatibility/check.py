@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.models.headers.facts import ATTENTION, HEAD_ARCHS, ModelFacts, TokenizerFacts
 from paceline.models.headers.vocabulary import make_vocab
-from paceline.speculative.policy.speedup_formulas import distinct_experts
+from paceline.speculative.speedup_formulas import distinct_experts
 from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.translation import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 

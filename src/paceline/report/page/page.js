@@ -200,11 +200,15 @@ function prefill({ rows, recommended }, { tables }) {
   return { tiles: [["of each prompt computed, the recommended share", percent(recommended)]], sections: [part("Parts of prompts", text, { plots, tables })] };
 }
 
+function calibration(bins, where, tables = []) {
+  const text = `Whether tokens of a predicted probability are accepted as often, ${where}: a perfect prediction lies on the diagonal.`;
+  return part("Calibration", text, { plots: [line_("Reliability", bins, { x: "predicted probability", diagonal: true, ...RATE })], tables });
+}
+
 function train({ acceptance: found, history = [] }, { tables }) {
   if (found.confidence) {
     const bins = ["confidence", "score"].flatMap((name) => points(name, found[name].reliability ?? []));
-    const text = "Whether tokens of a predicted probability are accepted as often, on held-out answers: a perfect prediction lies on the diagonal.";
-    return { sections: [part("Calibration", text, { plots: [line_("Reliability", bins, { x: "predicted probability", diagonal: true, ...RATE })], tables })] };
+    return { sections: [calibration(bins, "on held-out answers", tables)] };
   }
   const curve = (title, name) => line_(title, points(title, history.filter((one) => name in one).map((one) => [one.step, one[name]])), { label: title.toLowerCase(), x: "step", zero: false });
   const text = "The loss on the training answers (a moving average), and the acceptance length on held-out answers. The best head is kept.";
@@ -216,8 +220,9 @@ function train({ acceptance: found, history = [] }, { tables }) {
 
 function run(record) {
   const { speedup, plain, drafted = record } = record, stats = plain ? { plain: plain.stats } : {};
+  const bins = points("guesses", drafted.policy?.reliability ?? []);
   const tiles = [...(speedup ? [["over plain decoding", times(speedup)]] : []), ["tokens/s", drafted.tokens_per_second.toFixed(0)], ...acceptance(drafted.stats)];
-  return { tiles, sections: [answered(drafted.parts ?? [], "The answer"), ...steps({ ...stats, drafted: drafted.stats })] };
+  return { tiles, sections: [answered(drafted.parts ?? [], "The answer"), ...steps({ ...stats, drafted: drafted.stats }), ...(bins.length ? [calibration(bins, "in this run")] : [])] };
 }
 
 const RECORDS = { bench, tune, replay, certify, doctor, experts, prefill, train, run };

@@ -17,8 +17,11 @@ of drafters is the strongest evidence (stacking: Wolpert, Stacked Generalization
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import exp
+from operator import mul
 
 from paceline.speculative.tree import ROOT, DraftTree, Votes
 
@@ -28,6 +31,7 @@ NEWTON_STEP = 0.7  # a fraction of a full step, as single outcomes are noisy
 PRIOR_WEIGHT = 4.0  # the initial weights count as so many undecided outcomes
 INITIAL_TREND = 1.5  # converges to values from 0 to 3
 MIN_SCORE, MAX_SCORE = 0.01, 0.99  # scores are clipped to this range
+MAX_WEIGHT = 8.0  # of a calibrator from another process
 MAX_PREDICTED_LOGIT = 6.0  # predicted probabilities are at most 0.9975
 LOGIT_TABLE_SIZE = 1000
 
@@ -57,7 +61,10 @@ def sigmoid(z: float) -> float:
     """Return the probability of a logit, which is clipped to MAX_PREDICTED_LOGIT."""
     if not -MAX_PREDICTED_LOGIT < z < MAX_PREDICTED_LOGIT:
         z = -MAX_PREDICTED_LOGIT if z < 0.0 else MAX_PREDICTED_LOGIT
-    return 1.0 / (1.0 + math.exp(-z))
+    return 1.0 / (1.0 + exp(-z))
+
+
+MAX_PREDICTED = sigmoid(MAX_PREDICTED_LOGIT)
 
 
 class Calibrator:
@@ -106,94 +113,119 @@ class Calibrator:
         return z
 
 
-class Guess(NamedTuple):
-    """The logit of a guess's acceptance; if drafters compete, with the set's calibrator and its inputs."""
-
-    logit: float
-    calibrator: Calibrator | None = None
-    x: float = 0.0
-    y: float = 0.0
-
-
 class AcceptanceModel:
     """The calibrators of all drafters, shared by all requests; each request has a separate Recent."""
 
     def __init__(self) -> None:
-        self._calibrators: dict[str, Calibrator] = {}
-        self._sets: dict[tuple[frozenset[str], frozenset[str]], Calibrator] = {}
+        self._calibrators: defaultdict[str, Calibrator] = defaultdict(Calibrator)
+        # Of sets of proposers, by all that propose at a position.
+        self._sets: defaultdict[frozenset[str], dict[str | frozenset[str], Calibrator]] = defaultdict(dict)
+
+        # By tenths of the predicted probability: sum of the predictions, accepted guesses, all guesses.
+        self._bins = [[0.0, 0.0, 0.0] for _ in range(11)]
+
+    @property
+    def reliability(self) -> list[tuple[float, float, float]]:
+        """Return mean prediction, share of accepted guesses and their number, for each tenth with guesses."""
+        return [(p / n, accepted / n, n) for p, accepted, n in self._bins if n]
+
+    @property
+    def weights(self) -> dict[str, list[float]]:
+        """The weights of each drafter's calibrator."""
+        return {name: list(one.weights) for name, one in self._calibrators.items()}
+
+    def begin_with(self, weights: Mapping[str, Sequence[float]]) -> None:
+        """Start calibrators from weights, with as little trust as in the initial ones. Raises ValueError."""
+        started = {name: Calibrator() for name in weights}
+        for name, calibrator in started.items():
+            if len(weights[name]) != 2 + N_POSITIONS or not all(map(math.isfinite, weights[name])):
+                raise ValueError(name)
+            calibrator.weights = [min(MAX_WEIGHT, max(-MAX_WEIGHT, weight)) for weight in weights[name]]
+        self._calibrators.update(started)
 
     def of(self, drafter: str) -> Calibrator:
         """Return the calibrator of a drafter."""
-        calibrator = self._calibrators.get(drafter)
-        if calibrator is None:
-            calibrator = self._calibrators[drafter] = Calibrator()
-        return calibrator
+        return self._calibrators[drafter]
 
     def reach_probabilities(self, recent: Recent, tree: DraftTree) -> list[float]:
         """Return for each node the probability that it is reached and accepted; 0 for a probe."""
-        probabilities, last, slope, biases = list[float](), "", 1.0, list[float]()
-        votes = tree.votes or [((name, score),) for name, score in zip(tree.source, tree.score, strict=True)]
-        for proposers, depth in zip(votes, tree.depths(), strict=True):  # by the first proposer alone
-            name, score = proposers[0]
+        # For speed: every guess passes here, and list[float]() takes a microsecond.
+        logits: list[float] = []
+        votes, last, slope, biases = tree.votes, "", 1.0, [0.0]
+        table, size, positions = LOGIT_TABLE, LOGIT_TABLE_SIZE, N_POSITIONS
+        scores = [proposers[0][1] for proposers in votes] if votes else tree.score
+        for name, score, depth in zip(tree.source, scores, tree.depths(), strict=True):
             if name != last:
-                last, slope, biases = name, *self.of(name).at(recent.get(name, 0.0))
-            z = slope * logit_at(score) + biases[depth if depth < N_POSITIONS else N_POSITIONS]
-            probabilities.append(sigmoid(z))
-        for parent in competing_votes(votes, tree.parents):
+                last, slope, biases = name, *self._calibrators[name].at(recent.get(name, 0.0))
+            x = table[int(score * size)] if 0.0 <= score <= 1.0 else logit_of(score)
+            logits.append(slope * x + biases[depth if depth < positions else positions])
+        for parent in competing_votes(votes, tree.parents) if votes else ():
             nodes, depth = tree.children(parent), 1 if parent == ROOT else tree.depths()[parent] + 1
-            siblings = [votes[node] for node in nodes]
-            own_logits = [
-                [self.of(name).logit(logit_at(s), depth, recent.get(name, 0.0)) for name, s in proposers]
-                for proposers in siblings
-            ]
-            for node, guess in zip(nodes, self._guesses(siblings, own_logits), strict=True):
-                probabilities[node] = sigmoid(guess.logit)
+            for node in nodes:
+                if len(who := votes[node]) > 1:
+                    own = [self.of(name).logit(logit_at(s), depth, recent.get(name, 0.0)) for name, s in who]
+                    logits[node] = sum(own) / len(who)
+            rivals = self._rivals([votes[node] for node in nodes], [logits[node] for node in nodes])
+            for node, (calibrator, x, y) in zip(nodes, rivals, strict=True):
+                logits[node] = calibrator.logit(x, 1, y)
+        probabilities = [
+            1.0 / (1.0 + exp(-(z if z > -MAX_PREDICTED_LOGIT else -MAX_PREDICTED_LOGIT)))
+            if z < MAX_PREDICTED_LOGIT
+            else MAX_PREDICTED
+            for z in logits
+        ]
         for probe in tree.probe:
             probabilities[probe] = 0.0
         return reach_products(tree, probabilities)
 
-    def _guesses(self, siblings: Sequence[Votes], own_logits: Sequence[Sequence[float]]) -> list[Guess]:
-        """Return the guesses for siblings. own_logits: by each proposer's calibrator."""
+    def _rivals(
+        self, siblings: Sequence[Votes], logits: Sequence[float]
+    ) -> Iterator[tuple[Calibrator, float, float]]:
+        """Yield the calibrator and inputs of each sibling, which several drafters have proposed.
+        logits: the means by their proposers' own calibrators."""
         everyone = frozenset([name for votes in siblings for name, _ in votes])
-        if len(everyone) == 1:
-            return [Guess(logits[0]) for logits in own_logits]
-        means = [min(sum(logits) / len(logits), MAX_PREDICTED_LOGIT) for logits in own_logits]
-        guesses = []
-        for i, (votes, x) in enumerate(zip(siblings, means, strict=True)):
-            proposers = frozenset([name for name, _ in votes])
-            calibrator = self._sets.get((proposers, everyone))
+        sets, means = self._sets[everyone], [min(logit, MAX_PREDICTED_LOGIT) for logit in logits]
+        second, best = [0.0, *sorted(means)][-2:]
+        for votes, x in zip(siblings, means, strict=True):
+            proposers = votes[0][0] if len(votes) == 1 else frozenset([name for name, _ in votes])
+            calibrator = sets.get(proposers)
             if calibrator is None:
-                n = len(proposers)
+                n = len(votes)
                 bias = AGREEMENT_WEIGHT * (n - 1) + DISAGREEMENT_WEIGHT * (len(everyone) - n)
-                calibrator = self._sets[proposers, everyone] = Calibrator(1.0, RIVAL_WEIGHT, bias)
-            y = max([*means[:i], *means[i + 1 :]], default=0.0)
-            guesses.append(Guess(calibrator.logit(x, 1, y), calibrator, x, y))
-        return guesses
+                calibrator = sets[proposers] = Calibrator(1.0, RIVAL_WEIGHT, bias)
+            yield calibrator, x, second if x == best else best
 
     def learn(self, recent: Recent, tree: DraftTree, tokens: Sequence[int]) -> None:
         """Learn from all guesses along the emitted tokens, of which the last one is the target's."""
-        parent = ROOT
+        parent, calibrators, bins = ROOT, self._calibrators, self._bins
         for depth, token in enumerate(tokens, 1):
-            nodes = tree.children(parent)
-            if not nodes:
-                return
-            accepted = tree.child(parent, token)
-            siblings = [votes_by_node(tree, node) for node in nodes]
-            own_logits = [
-                [
-                    self.of(name).update(logit_at(score), depth, recent.get(name, 0.0), node == accepted)
-                    for name, score in votes
-                ]
-                for node, votes in zip(nodes, siblings, strict=True)
-            ]
-            for node, guess in zip(nodes, self._guesses(siblings, own_logits), strict=True):
-                if guess.calibrator is not None:
-                    guess.calibrator.update(guess.x, 1, guess.y, node == accepted)
-            if depth == 1:
-                hits = () if accepted is None else [name for name, _ in siblings[nodes.index(accepted)]]
-                for name in {name for votes in siblings for name, _ in votes}:
-                    before = recent.get(name, 0.0)
-                    recent[name] = before + EMA_WEIGHT * ((1.0 if name in hits else -1.0) - before)
+            nodes, accepted = tree.children(parent), None
+            siblings: list[Votes] = []
+            means: list[float] = []
+            names: dict[str, bool] = {}  # whether each drafter was right
+            for node in nodes:
+                votes = tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)
+                right, total = accepted is None and tree.tokens[node] == token, 0.0
+                for name, score in votes:
+                    z = calibrators[name].update(logit_at(score), depth, recent.get(name, 0.0), right)
+                    total += z
+                    p = sigmoid(z)
+                    tenth = bins[int(10.0 * p)]
+                    tenth[0] += p
+                    tenth[1] += right
+                    tenth[2] += 1.0
+                    names[name] = right or names.get(name, False)
+                if right:
+                    accepted = node
+                siblings.append(votes)
+                means.append(total / len(votes))
+            if len(names) > 1:
+                rivals = self._rivals(siblings, means)
+                for node, (calibrator, x, y) in zip(nodes, rivals, strict=True):
+                    calibrator.update(x, 1, y, node == accepted)
+            for name, hit in names.items() if depth == 1 else ():
+                before = recent.get(name, 0.0)
+                recent[name] = before + EMA_WEIGHT * ((1.0 if hit else -1.0) - before)
             if accepted is None:
                 return
             parent = accepted
@@ -213,18 +245,13 @@ def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
 def reach_products(tree: DraftTree, probabilities: Sequence[float]) -> list[float]:
     """Return the products of the probabilities along each path.
     Siblings exclude each other: if theirs add up to more than 1, they are scaled down."""
-    sums = dict.fromkeys(tree.parents, 0.0)
-    if len(sums) < len(probabilities):
-        for parent, p in zip(tree.parents, probabilities, strict=True):
-            sums[parent] += p
-    out: list[float] = []
+    if tree.is_chain:
+        return list(accumulate(probabilities, mul))
+    n = len(probabilities)
+    sums, out = [0.0] * (n + 1), [1.0] * (n + 1)  # the last entry is the root's
     for parent, p in zip(tree.parents, probabilities, strict=True):
-        if sums[parent] > 1.0:
-            p /= sums[parent]
-        out.append(p if parent == ROOT else out[parent] * p)
-    return out
-
-
-def votes_by_node(tree: DraftTree, node: int) -> Votes:
-    """Return the drafters that proposed a node, with their scores."""
-    return tree.votes[node] if tree.votes else ((tree.source[node], tree.score[node]),)
+        sums[parent] += p
+    for node, (parent, p) in enumerate(zip(tree.parents, probabilities, strict=True)):
+        total = sums[parent]
+        out[node] = out[parent] * (p / total if total > 1.0 else p)
+    return out[:n]

@@ -71,20 +71,17 @@ class FixedPolicy:
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None: ...
 
 
-def by_reach_probability(draft: DraftTree, reach_probability: Sequence[float]) -> Sequence[int]:
-    """Return the nodes by descending reach probability, parents first."""
-    nodes = range(len(reach_probability))
-    if draft.is_chain and not draft.probe:
-        return nodes  # already in descending order
-    return sorted(nodes, key=reach_probability.__getitem__, reverse=True)
-
-
-def within_limits(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
-    """Return the nodes of `order`, likeliest first, that fit the budget with their parents."""
+def likeliest(draft: DraftTree, reach_probability: Sequence[float], budget: Budget) -> Sequence[int]:
+    """Return the nodes that fit the budget with their parents, by descending reach probability."""
+    if draft.is_chain and not draft.probe:  # already in descending order
+        return range(min(len(draft.tokens), budget.nodes, budget.depth) if budget.width > 0 else 0)
+    order = sorted(range(len(draft)), key=reach_probability.__getitem__, reverse=True)  # parents first
     if fits_budget(draft, budget):
         return order  # the common case
     parents, depths = draft.parents, draft.depths()
-    selected, included, inner, leaves = list[int](), {ROOT}, set[int](), 0
+    selected: list[int] = []
+    inner: set[int] = set()
+    included, leaves = {ROOT}, 0
     for node in order:
         if len(selected) == budget.nodes:
             break
@@ -109,5 +106,5 @@ def fits_budget(draft: DraftTree, budget: Budget) -> bool:
 
 def truncate_tree(draft: DraftTree, budget: Budget) -> DraftTree:
     """Return the likeliest nodes that fit the budget."""
-    selected = within_limits(by_reach_probability(draft, draft.reach_probability), draft, budget)
-    return draft if len(selected) == len(draft) else draft.subset(sorted(selected), draft.reach_probability)
+    selected = likeliest(draft, draft.reach_probability, budget)
+    return draft.subset(sorted(selected), draft.reach_probability)

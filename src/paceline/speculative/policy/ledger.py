@@ -6,24 +6,27 @@ pass, and a part of all savings.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from typing import Any
 
+from paceline.speculative.interfaces import NO_BUDGET, Budget
 from paceline.speculative.policy.acceptance import AcceptanceModel, Recent
 from paceline.speculative.policy.costs import PassCosts
-from paceline.speculative.policy.speedup_formulas import break_even
+from paceline.speculative.speedup_formulas import break_even
 
 CONFIDENCE_LEVELS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # edges between kinds of steps
 CALL_TIME_WEIGHT = 1 / 8  # weight of the last call in the expected time of a call
 # Outcomes that an expected gain is the mean of: at first an optimistic prior, so that drafters are tried.
 PRIOR_OUTCOMES, MAX_OUTCOMES = 8, 64
+AGED = 0.75  # of what another process has learned
 TRIAL_CALLS = 4  # calls before a drafter is judged, which measure the time of a call
 MAX_PROBING_SHARE = 0.01  # of all time, for calls of drafters that did not pay
 
 # The loss limit of a request: a share of its plain time, plain passes, and a share of all savings so far.
 MAX_LOSS_SHARE, FREE_PASSES, SAVINGS_AT_RISK = 0.02, 1.0, 0.1
+MAX_REST = 32  # passes without a decision
 
 MIN_OUTCOMES = 20  # for a measured acceptance
 MAX_SHOWN_ROWS = 16  # largest pass considered for a reason
@@ -33,10 +36,10 @@ MAX_ACCEPTANCE = 0.95  # hardly any draft reaches it
 
 def confidence_level(reach_probability: float) -> int:
     """Return the kind of step, by the likeliest guess before the drafter is called."""
-    return sum(reach_probability > edge for edge in CONFIDENCE_LEVELS)
+    return sum([reach_probability > edge for edge in CONFIDENCE_LEVELS])
 
 
-@dataclass
+@dataclass(slots=True)
 class DrafterValue:
     """The expected gain and time of calling one drafter.
     tokens: gain of a call in tokens, by confidence level; outcomes: the number of outcomes in each mean."""
@@ -48,24 +51,32 @@ class DrafterValue:
     calls: int = 0
     credit: float = 0.0  # seconds saved up for a trial call of a drafter that does not seem to pay
 
+    @classmethod
+    def of(cls, learned: Mapping[str, Any]) -> DrafterValue:
+        """Return the value that another process has learned, nearer to the prior: a drafter that did not pay
+        there is called again once it might. Raises ValueError, KeyError or TypeError."""
+        tokens = [1.0 + AGED * (float(gain) - 1.0) for gain in learned["tokens"]]
+        seconds, level_seconds = float(learned["seconds"]), float(learned["level_seconds"])
+        known = [*tokens, seconds, level_seconds]
+        if len(tokens) != len(CONFIDENCE_LEVELS) + 1 or not all(map(isfinite, known)) or min(known[-2:]) < 0:
+            raise ValueError("a drafter's value")
+        calls = max(0, min(TRIAL_CALLS, int(learned["calls"])))
+        return cls(tokens, seconds=seconds, level_seconds=level_seconds, calls=calls)
+
     def add_credit(self, seconds: float) -> None:
         """Save up a share of the elapsed seconds."""
         self.credit = min(self.credit + MAX_PROBING_SHARE * seconds, self.seconds)
 
-    def should_call(self, confidence: int, rate: float) -> bool:
-        """Return whether a call should pay, or is due as a trial, which this call counts as.
-        confidence: see `confidence_level`. rate: tokens that a second has to bring."""
-        if self._pays(confidence, rate):
-            return True
-        if self.credit < self.seconds:
-            return False
-        self.credit = 0.0
-        self.outcomes[confidence] = min(self.outcomes[confidence], PRIOR_OUTCOMES)  # to show a change soon
-        return True
-
     def is_due(self, confidence: int, rate: float) -> bool:
-        """Return what `should_call` would."""
+        """Return whether a call should pay, or a trial can be afforded.
+        confidence: see `confidence_level`. rate: tokens that a second has to bring."""
         return self._pays(confidence, rate) or self.credit >= self.seconds
+
+    def begin_trial(self, confidence: int, rate: float) -> None:
+        """Spend the credit, unless the call should pay. Trials weigh more, so that a change shows soon."""
+        if not self._pays(confidence, rate):
+            self.credit = 0.0
+            self.outcomes[confidence] = min(self.outcomes[confidence], PRIOR_OUTCOMES)
 
     def _pays(self, confidence: int, rate: float) -> bool:
         return self.calls < TRIAL_CALLS or self.tokens[confidence] > rate * self.seconds
@@ -88,7 +99,7 @@ class DrafterValue:
         return seconds
 
 
-@dataclass
+@dataclass(slots=True)
 class DrafterLedger:
     """What is known of all drafters."""
 
@@ -98,19 +109,19 @@ class DrafterLedger:
     values: dict[str, DrafterValue] = field(default_factory=dict)  # by drafter
     sampling: set[str] = field(default_factory=set)  # drafters whose drafts must be verified whole
     saved_seconds: float = 0.0  # by all drafts
-    calls: Counter[str] = field(default_factory=Counter)  # requests of the current pass by drafter
+    calls: dict[str, int] = field(default_factory=dict)  # requests of the current pass by drafter
 
-    def credit(self, plain_seconds: float) -> float:
-        """Return the seconds that a request may lose beyond its share. plain_seconds: its part of a pass."""
-        return FREE_PASSES * plain_seconds + SAVINGS_AT_RISK * max(0.0, self.saved_seconds)
+    def credit(self, plain: float) -> float:
+        """Return the seconds that a request may lose beyond its share. plain: its part of a pass."""
+        return FREE_PASSES * plain + SAVINGS_AT_RISK * max(0.0, self.saved_seconds)
 
 
 @dataclass(slots=True)
 class DrafterCall:
-    """The last call of a drafter in the current proposal; drafter is "" if it has ended or there was none."""
+    """The current call of a drafter."""
 
-    drafter: str = ""
-    since: float = 0.0  # time of the call
+    drafter: str
+    since: float  # time of the call
     gain: float = 0.0  # gain of the draft before the call, in tokens
     confidence: int = 0  # see `confidence_level`
     has_prefill: bool = False  # the call begins with a long prefill
@@ -118,7 +129,7 @@ class DrafterCall:
     minus_reach: list[float] = field(default_factory=list)  # negated, of the drafted nodes, ascending
 
 
-@dataclass
+@dataclass(slots=True)
 class LossLedger:
     """The gains and losses of one request."""
 
@@ -127,30 +138,48 @@ class LossLedger:
     lost_seconds: float = 0.0  # time of drafts beyond what they saved
     plain_seconds: float = 0.0  # time of the prompt, and of plain decoding of the same tokens
     missed_seconds: float = 0.0  # time a drafter with pending tokens might have saved since its last call
-    is_limited: bool = False  # the current pass began beyond the loss limit
-    is_refused: bool = False  # a drafter was not called in the current pass
-    call: DrafterCall = field(default_factory=DrafterCall)  # of a drafter, in the current pass
+    rest: int = 0  # further passes at which nothing is decided
+    # In the current pass
+    pending: int = 0  # tokens that the pass computes before the request's root
+    is_limited: bool = False  # it began beyond the loss limit
+    is_refused: bool = False  # a drafter was not called
+    call: DrafterCall | None = None
+    budget: Budget = NO_BUDGET  # the last one
 
-    def begin_pass(self, credit: float) -> None:
-        self.is_limited, self.is_refused, self.call = self.exceeds(credit), False, DrafterCall()
+    def begin_pass(self, credit: float, plain: float) -> bool:
+        """Return whether to decide about drafts. plain: seconds of the request in a plain pass.
+        Far beyond the loss limit nothing is decided until the loss is made good."""
+        self.is_refused, self.call = False, None
+        excess = self.excess - credit
+        self.is_limited = excess > 0.0
+        if excess > credit:
+            self.rest = min(MAX_REST, int((excess - credit) / (MAX_LOSS_SHARE * plain)))
+        return excess <= credit
+
+    def rests(self) -> bool:
+        """Return whether nothing is decided in the next pass."""
+        resting = self.rest > 0
+        self.rest -= resting
+        return resting
 
     def end_call(self, now: float, gain: float) -> None:
         """Record the result of the current call, if any. gain: of the draft now."""
         call, drafters = self.call, self.drafters
-        if call.drafter:
+        if call is not None:
             gained, seconds = gain - call.gain, (now - call.since) / drafters.calls[call.drafter]
             value = drafters.values[call.drafter]
             self.lose(value.update(call.confidence, gained, seconds, call.levels, call.has_prefill))
-            call.drafter = ""
+            self.call = None
 
     def lose(self, seconds: float) -> None:
         """Record the loss of a draft; negative if it saved time."""
         self.lost_seconds += seconds
         self.drafters.saved_seconds -= seconds
 
-    def exceeds(self, credit: float) -> bool:
-        """Return whether the loss exceeds its share of the plain time plus `credit` seconds."""
-        return self.lost_seconds > MAX_LOSS_SHARE * self.plain_seconds + credit
+    @property
+    def excess(self) -> float:
+        """Seconds lost beyond the share of the plain time."""
+        return self.lost_seconds - MAX_LOSS_SHARE * self.plain_seconds
 
 
 @dataclass(frozen=True)
@@ -168,21 +197,19 @@ class BreakEvenReason:
         return self.break_even is None or self.break_even > MAX_ACCEPTANCE
 
     def __str__(self) -> str:
-        value = f"{self.rows} rows cost {self.ratio:.1f}x one here"
-        if self.break_even is None:
-            value += ", more than so many tokens decoded singly"
-        else:
-            value += f"; break-even acceptance {self.break_even:.2f}"
-            if self.measured is not None:
-                value += f", measured there {self.measured:.2f}"
-        return f"{value} (paceline doctor -m MODEL --refresh measures that anew)" if self.never else value
+        needed = ", more than so many tokens decoded singly"
+        if self.break_even is not None:
+            needed = f"; break-even acceptance {self.break_even:.2f}"
+            needed += "" if self.measured is None else f", measured there {self.measured:.2f}"
+        anew = " (paceline doctor -m MODEL --refresh measures that anew)" if self.never else ""
+        return f"{self.rows} rows cost {self.ratio:.1f}x one here{needed}{anew}"
 
 
 def break_even_reason(curve: Sequence[float], measured: float | None) -> BreakEvenReason:
     """Return the reason for the rows that need the least acceptance. curve: seconds by rows, from 0."""
     ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
     known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
-    rows = min(known, key=known.__getitem__) if known else 2
+    rows = min(known, key=known.__getitem__, default=2)
     return BreakEvenReason(rows, ratios[rows], known.get(rows), measured)
 
 
@@ -198,6 +225,7 @@ class DraftingSummary:
     braked: int = 0  # declined steps at which earlier drafts had lost too much
     left_out: int = 0  # steps with guesses of which none was verified
     was_right: int = 0  # those among them whose likeliest guess would have been accepted
+    reliability: list[tuple[float, float, float]] = field(default_factory=list)  # AcceptanceModel.reliability
 
     def with_reason(self, costs: PassCosts, depth: int) -> DraftingSummary:
         """Return a copy with the reason by current costs."""
@@ -221,12 +249,6 @@ class DraftingSummary:
         return f"{message}: calling the drafter costs more time than its guesses save"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "silent": self.silent,
-            "declined": self.declined,
-            "refused": self.refused,
-            "braked": self.braked,
-            "why": self.why,
-            "reason": None if self.reason is None else asdict(self.reason),
-        }
+        counts = asdict(self)
+        del counts["left_out"], counts["was_right"]
+        return counts | {"why": self.why}

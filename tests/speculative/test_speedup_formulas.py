@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative import speedup_formulas as theory
 from worlds import Path, World, induced, plant
 
 RATES = [0.0, 0.25, 0.59, 0.8, 0.999999, 1.0]
