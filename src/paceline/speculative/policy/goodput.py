@@ -350,8 +350,7 @@ class GoodputPolicy:
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         n, prices, ledgers = len(steps), self._prices, self._current
-        if n < len(ledgers):  # some requests have failed
-            ledgers = [self.ledger(request) for request in requests]
+        ledgers = ledgers if n == len(ledgers) else [self.ledger(request) for request in requests]
         plain = prices.plain_pass / n
         rows, drafted, tokens = self._prefill_tokens, 0, 0
         for request, ledger, step in zip(requests, ledgers, steps, strict=True):
