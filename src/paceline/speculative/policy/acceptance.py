@@ -167,7 +167,7 @@ class AcceptanceModel:
             proposers = votes[0][0] if len(votes) == 1 else frozenset([name for name, _ in votes])
             calibrator = sets.get(proposers)
             if calibrator is None:
-                n = len(votes)
+                n = 1 if len(votes) == 1 else len(proposers)
                 bias = AGREEMENT_WEIGHT * (n - 1) + DISAGREEMENT_WEIGHT * (len(everyone) - n)
                 calibrator = sets[proposers] = Calibrator(1.0, RIVAL_WEIGHT, bias)
             yield calibrator, x, second if x == best else best

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from time import perf_counter
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from paceline.speculative.interfaces import NO_BUDGET, Budget
@@ -123,6 +124,10 @@ class GoodputBudget(Budget):
 
     prices: PassPrices  # of the pass
     ledger: LossLedger  # of the request
+
+    def for_request(self, *request: Any) -> GoodputBudget:
+        limits = self.depth, self.nodes, self.width, self.p_min, self.p_split  # a fourth of `replace`'s time
+        return GoodputBudget(*limits, *request, prices=self.prices, ledger=self.ledger)
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         """Return whether to call a drafter, by the gain of its calls at similar steps."""
