@@ -1,4 +1,4 @@
-"""Whether drafting by the rate is never slower than plain decoding, and how close it comes to the best.
+"""Whether drafting by goodput is never slower than plain decoding, and how close it comes to the best.
 
     python benchmarks/never_slower.py [--size 1B] [--types Q4_0,Q8_0,BF16] [--items 6] [--rounds 2] [-n 96]
         [-fa off]

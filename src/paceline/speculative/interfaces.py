@@ -215,6 +215,18 @@ class Budget:
         depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
         return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
 
+    def for_request(
+        self,
+        grammar: Grammar | None,
+        noise: GumbelNoise | None,
+        catch_up: int,
+        drafters: frozenset[str] | None,
+    ) -> Budget:
+        """Return the budget with what holds for a request: the last four fields."""
+        return replace(
+            self, grammar=grammar, gumbel_noise=noise, max_catch_up=catch_up, allowed_drafters=drafters
+        )
+
     def may_call(self, drafter: str) -> bool:
         """Return whether the request allows the drafter."""
         return self.allowed_drafters is None or drafter in self.allowed_drafters

@@ -54,7 +54,8 @@ def advance_requests(
     decoding requests in order, then those of the prefilling ones."""
     timer = Timer(clock)
     pending_tokens = [request.session.pending_tokens for request in requests]
-    decoding, prefilling = requests, list[tuple[ActiveRequest, int]]()
+    decoding = requests
+    prefilling: list[tuple[ActiveRequest, int]] = []  # list[int]() takes a microsecond
     if any(pending_tokens):
         decoding, prefilling = partition_requests(
             requests, pending_tokens, min(chunk, target.caps.max_prefill_tokens)
@@ -68,7 +69,8 @@ def advance_requests(
     outs = target.forward(batch, drafter.required_outputs if drafting_on else NO_OUTPUTS)
     forward_seconds = timer() / len(batch)
     shared = StepTimes(drafting / n, forward_seconds, other=deciding / n) if n else StepTimes()
-    going, steps = list[ActiveRequest](), list[Step]()
+    going: list[ActiveRequest] = []
+    steps: list[Step] = []
     for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
         try:
             steps.append(verify_and_commit(request, tree, proposal, out, target, shared, timer))
@@ -197,7 +199,7 @@ def truncate_at_stop(
     request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
     """Return the emitted tokens and their sources, cut where the request stops, and the reason."""
-    tokens: list[int] = []  # list[int]() takes a microsecond
+    tokens: list[int] = []
     sources: list[str] = []
     reason: StopReason | None = None
     for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:

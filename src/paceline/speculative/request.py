@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paceline.speculative.errors import ContextError, UsageError
@@ -145,6 +145,8 @@ class ActiveRequest:
     def limit_budget(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
         """Limit a budget to the tokens left, the context and the target's capabilities.
         rows: this request's share of a pass."""
+        if not budget.depth:
+            return budget
         request = self.request
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
@@ -158,13 +160,7 @@ class ActiveRequest:
         ):
             return budget
         noise = None if self.gumbel_noise is None else self.gumbel_noise.at(len(self.session.tokens))
-        return replace(
-            budget,
-            grammar=self.safe_grammar,
-            gumbel_noise=noise,
-            max_catch_up=chunk,
-            allowed_drafters=request.drafters,
-        )
+        return budget.for_request(self.safe_grammar, noise, chunk, request.drafters)
 
     def commit_grammar(self, tokens: Sequence[int]) -> None:
         """Advance the grammar, which may end here."""

@@ -159,7 +159,7 @@ class AcceptanceModel:
                 last, slope, biases = name, *self._calibrators[name].at(recent.get(name, 0.0))
             x = table[int(score * size)] if 0.0 <= score <= 1.0 else logit_of(score)
             logits.append(slope * x + biases[depth if depth < positions else positions])
-        for parent in competing_votes(votes, tree.parents) if votes else ():
+        for parent in competing_votes(tree) if votes else ():
             nodes, depth = tree.children(parent), 1 if parent == ROOT else tree.depths()[parent] + 1
             for node in nodes:
                 if len(who := votes[node]) > 1:
@@ -190,7 +190,7 @@ class AcceptanceModel:
             proposers = votes[0][0] if len(votes) == 1 else frozenset([name for name, _ in votes])
             calibrator = sets.get(proposers)
             if calibrator is None:
-                n = len(votes)
+                n = 1 if len(votes) == 1 else len(proposers)
                 bias = AGREEMENT_WEIGHT * (n - 1) + DISAGREEMENT_WEIGHT * (len(everyone) - n)
                 calibrator = sets[proposers] = Calibrator(1.0, RIVAL_WEIGHT, bias)
             yield calibrator, x, second if x == best else best
@@ -231,13 +231,12 @@ class AcceptanceModel:
             parent = accepted
 
 
-def competing_votes(votes: Sequence[Votes], parents: Sequence[int]) -> set[int]:
+def competing_votes(tree: DraftTree) -> set[int]:
     """Return the parents below which several drafters propose guesses."""
     proposer: dict[int, str] = {}
     out: set[int] = set()
-    for proposers, parent in zip(votes, parents, strict=True):
-        first = proposers[0][0]
-        if len(proposers) > 1 or proposer.setdefault(parent, first) != first:
+    for proposers, parent, name in zip(tree.votes, tree.parents, tree.source, strict=True):
+        if len(proposers) > 1 or proposer.setdefault(parent, name) != name:
             out.add(parent)
     return out
 

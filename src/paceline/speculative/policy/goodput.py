@@ -125,6 +125,10 @@ class GoodputBudget(Budget):
     prices: PassPrices  # of the pass
     ledger: LossLedger  # of the request
 
+    def for_request(self, *request: Any) -> GoodputBudget:
+        limits = self.depth, self.nodes, self.width, self.p_min, self.p_split  # a fourth of `replace`'s time
+        return GoodputBudget(*limits, *request, prices=self.prices, ledger=self.ledger)
+
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], pending_prefill: int = 0) -> bool:
         """Return whether to call a drafter, by the gain of its calls at similar steps."""
         has_prefill, ledger = pending_prefill > MAX_CHEAP_CATCH_UP, self.ledger
@@ -365,8 +369,7 @@ class GoodputPolicy:
 
     def update(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         n, prices, ledgers = len(steps), self._prices, self._current
-        if n < len(ledgers):  # some requests have failed
-            ledgers = [self.ledger(request) for request in requests]
+        ledgers = ledgers if n == len(ledgers) else [self.ledger(request) for request in requests]
         plain = prices.plain_pass / n
         rows, drafted, tokens = self._prefill_tokens, 0, 0
         for request, ledger, step in zip(requests, ledgers, steps, strict=True):
