@@ -176,7 +176,7 @@ def check_sampled(
 
 
 def seeds(*stream: int, n: int) -> list[int]:
-    return np.random.default_rng(stream).integers(2**32, size=n).tolist()
+    return [int(seed) for seed in np.random.default_rng(stream).integers(2**32, size=n)]
 
 
 def start_sampled_request(setup: SamplingSetup, context: Context, seed: int) -> ActiveRequest:
