@@ -167,10 +167,21 @@ class CommittedOnly(TargetRows):
         return target_distribution(self._out.logits(node + 1), self.sampling, self._history)
 
 
-def shared_state(rows: TargetRows, rng: Rng) -> Verdict:
-    blind: Any = object.__new__(CommittedOnly)
-    blind.__dict__.update(rows.__dict__)
-    return node_by_node(ratio, difference)(blind, rng)
+class LastOverlooked(TargetRows):
+    """Penalties see a row's drafted prefix without its last token."""
+
+    def _prefix(self, node: int) -> Any:
+        history, mask = super()._prefix(node)
+        return history if node == ROOT else history[:-1], mask
+
+
+def seen_by(blind: type[TargetRows]) -> Walk:
+    def walk(rows: TargetRows, rng: Rng) -> Verdict:
+        seen: Any = object.__new__(blind)
+        seen.__dict__.update(rows.__dict__)
+        return node_by_node(ratio, difference)(seen, rng)
+
+    return walk
 
 
 VERIFICATIONS: dict[str, Callable[..., Verdict]] = {
@@ -179,6 +190,9 @@ VERIFICATIONS: dict[str, Callable[..., Verdict]] = {
         node_by_node(ratio, lambda p, q, x: p - q * min(1.0, float(p[x] / q[x])))
     ),
     "residual p without the rejected token": judged_by(node_by_node(ratio, without_x)),
+    "accepted with half of the ratio": judged_by(
+        node_by_node(lambda p, q, x: ratio(p, q, x) / 2, difference)
+    ),
     "accepted with p alone": judged_by(node_by_node(lambda p, q, x: float(p[x]), difference)),
     "accepted wherever p >= q, else never": judged_by(
         node_by_node(lambda p, q, x: float(p[x] >= q[x]), difference)
@@ -187,7 +201,8 @@ VERIFICATIONS: dict[str, Callable[..., Verdict]] = {
     "block chances stopped at the first failure": judged_by(first_failure),
     "traversal that forgets what it rejected": judged_by(forgetful_traversal),
     "bonus from the row before": judged_by(last_row_lost),
-    "penalties on the committed text only": judged_by(shared_state),
+    "penalties on the committed text only": judged_by(seen_by(CommittedOnly)),
+    "penalties that forget the last drafted token": judged_by(seen_by(LastOverlooked)),
 }
 
 Draw = Callable[[World, Tape], DraftTree]

@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 import broken
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.llama_cpp.cache import LlamaKvCache, SequenceSlot
+from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.toy import ToyTarget
-from paceline.bench.certify.certificate import ALL_SAMPLERS
-from paceline.bench.certify.held import (
+from paceline.bench.certify.certificate import ALL_SAMPLERS, sampled_budget
+from paceline.bench.certify.fixed_rows import (
     Context,
     ContextRow,
     FixedRowsTarget,
@@ -29,10 +32,10 @@ from paceline.drafters import model
 from paceline.settings import Drafting
 from paceline.speculative import loop as decode
 from paceline.speculative import verify
-from paceline.speculative.interfaces import Budget, Drafter
+from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
 from paceline.speculative.rng import SeededRng
 from paceline.speculative.sampling import Probabilities, Sampling, softmax
-from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from parrot import WrappedDrafter
 
 CHAIN = Drafting(("model",), draft_temp=1.0)
@@ -126,6 +129,85 @@ def one_stream() -> Planted[None]:
     return replaced(model.ModelDrafterState, "__init__", init)
 
 
+@contextmanager
+def bonus_of_the_draft() -> Iterator[None]:
+    """After a draft is accepted as a whole, the draft model's row gives the next token."""
+    drafts: list[FixedRowsTarget] = []
+    propose = model.ModelDrafter.propose
+
+    def noted(drafter: Any, batch: Any) -> list[DraftTree]:
+        drafts[:] = [drafter._draft]
+        return propose(drafter, batch)
+
+    def judge(tree: DraftTree, out: Any, sampling: Sampling, history: Any, rng: Any, *rest: Any) -> Any:
+        verdict = verify.verify(tree, out, sampling, history, rng, *rest)
+        if not verdict.path or tree.children(verdict.path[-1]):
+            return verdict
+        row = drafts[0].row_after([*out._after, *tree.path_tokens(verdict.path[-1])])
+        return verify.Verdict(verdict.path, rng.draw(softmax(row)))
+
+    with replaced(model.ModelDrafter, "propose", noted), replaced(decode, "verify", judge):
+        yield
+
+
+def swapped_rows() -> Planted[None]:
+    """Two sessions get each other's rows."""
+    forward = LlamaTarget.forward
+
+    def swapped(target: LlamaTarget, batch: Any, want: RequiredOutputs) -> Any:
+        equal = [tree for _, tree in batch] == [EMPTY, EMPTY]  # others have rows of other numbers
+        return [*forward(target, batch, want)][:: -1 if equal else 1]
+
+    return replaced(LlamaTarget, "forward", swapped)
+
+
+def unverified_draft_as_text() -> Planted[None]:
+    """A closed session claims its last branch, while the main sequence has the cells of the first."""
+    close = LlamaSession.close
+
+    def claims(session: LlamaSession) -> None:
+        tree, slot, root = session.tree, session._slot, session.tokens[-1:]
+        if slot is not None and tree and session._sequence[-1] != slot.sequence:
+            session._cache.free_branches(slot)
+            slot.cached += [*root, *tree.path_tokens(len(tree) - 1)]
+            session._clear_tree()
+        close(session)
+
+    return replaced(LlamaSession, "close", claims)
+
+
+@contextmanager
+def rejected_cells_stay(stem: str = "") -> Iterator[None]:
+    """Rejected cells stay in the cache, at the positions before them. stem: of the file whose cache it is."""
+    commit, truncate = LlamaSession._commit, LlamaKvCache.truncate
+    rejecting = False
+
+    def shifted(cache: LlamaKvCache, slot: SequenceSlot) -> None:
+        if rejecting:
+            start = len(slot.cached)
+            n = cache._cpp.llama_memory_seq_pos_max(cache._memory, slot.sequence) + 1 - start
+            cache._cpp.llama_memory_seq_add(cache._memory, slot.sequence, start, -1, -n)
+        else:
+            truncate(cache, slot)
+
+    def commits(session: LlamaSession, tree: DraftTree, path: Sequence[int]) -> None:
+        nonlocal rejecting
+        rejecting = len(path) < len(tree) and stem in ("", session._cache._path.stem)
+        commit(session, tree, path)
+        rejecting = False
+
+    with replaced(LlamaKvCache, "truncate", shifted), replaced(LlamaSession, "_commit", commits):
+        yield
+
+
+# What the state check must catch.
+STATE_MISTAKES: dict[str, Callable[[], Planted[None]]] = {
+    "rows swapped between sessions": swapped_rows,
+    "the draft of a closed session is text": unverified_draft_as_text,
+    "a rejected cell stays": rejected_cells_stay,
+}
+
+
 def requeued(change: Callable[[Probabilities, int], Probabilities]) -> Change:
     """Each node recorded with another q than it was drawn from."""
 
@@ -183,6 +265,8 @@ def mistakes(n_vocab: int) -> dict[str, Mistake]:
         "q before its temperature": Mistake(
             CHAIN, change=requeued(lambda q, x: np.sqrt(q) / np.sqrt(q).sum())
         ),
+        "q after another temperature": Mistake(CHAIN, change=requeued(lambda q, x: q**1.4 / (q**1.4).sum())),
+        "bonus from the draft": Mistake(CHAIN, bonus_of_the_draft),
         "q before its top-k": Mistake(CHAIN, change=requeued(lambda q, x: 0.7 * q + 0.3 / len(q))),
         "a token dropped for its own q below 0.3": Mistake(CHAIN, change=dropped(0.3)),
         "a token dropped for its own q below 0.05": Mistake(CHAIN, change=dropped(0.05)),
@@ -211,7 +295,8 @@ def loop(
     drafter = model.ModelDrafter(
         draft, target.vocab.size, temperature=drafting.draft_temp, top_k=drafting.draft_top_k
     )
-    return SamplingSetup(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
+    budget = sampled_budget(drafting.budget)
+    return SamplingSetup(target, Changed(drafter, change), place, budget, sampling, drafting.verify)
 
 
 V = 48
@@ -220,9 +305,11 @@ TEXTS = np.random.default_rng(5).integers(V, size=(3, 40)).tolist()
 
 def toy_loop(drafting: Drafting, change: Change = unchanged) -> tuple[SamplingSetup, list[Context]]:
     """A pair of toys with drafts of two tokens, and the places to choose from."""
-    target, draft = ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.7)
+    target, draft = ToyTarget(V, seed=2, sharpness=4.0), ToyTarget(V, seed=2, sharpness=4.0, noise=0.5)
     place = ContextRow()
     rows, theirs = ([record_rows(toy, text, 20) for text in TEXTS] for toy in (target, draft))
     held = [FixedRowsTarget(toy, np.concatenate(r), place) for toy, r in ((target, rows), (draft, theirs))]
-    made = loop(replace(drafting, n_draft=2), held[0], held[1], place, ALL_SAMPLERS, change)
+    # Penalties that matter beside logits so far apart.
+    sampling = replace(ALL_SAMPLERS, presence_penalty=-4.0)
+    made = loop(replace(drafting, n_draft=2), held[0], held[1], place, sampling, change)
     return made, recorded_places(TEXTS, rows)

@@ -24,6 +24,7 @@ CHAIN, TREE, SIBLINGS = plant(1, 1), plant(2, 1), plant(2)
 PLACES = {
     "traversal that forgets what it rejected": (World(3, seed=7, likeness=0.3), TREE),
     "penalties on the committed text only": (PENALISED, CHAIN),
+    "penalties that forget the last drafted token": (PENALISED, CHAIN),
 }
 
 

@@ -21,7 +21,7 @@ CHECK_OPTIONS = OptionGroup(option_table(
     CHECKS,
     ("n", int, 64, "-n --n-predict", "N", "Tokens decoded of each prompt.", 2),
     ("contexts", int, 8, "--contexts", "N", "Contexts of the sampled check.", 1),
-    ("runs", int, 2000, "--samples", "N", "Samples of each; fewer where a bias shows sooner.", 100),
+    ("runs", int, 1600, "--samples", "N", "Samples of each.", 100),
     ("sequences", int, 16, "--sequences", "N", "Walks of the state check.", 1),
     ("seed", int, 0, "--seed", "N", "The same seed makes the same certificate.", 0),
 ))  # fmt: skip

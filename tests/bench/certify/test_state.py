@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.backends.llama_cpp import LlamaTarget
-from paceline.backends.llama_cpp.session import LlamaSession
 from paceline.backends.logit_drift import batch_logit_drift
 from paceline.backends.toy import ToySession, ToyTarget
 from paceline.bench.certify.state import StateCheck, among_decoys, check_state
-from paceline.speculative.interfaces import Budget, RequiredOutputs, Target
-from paceline.speculative.tree import EMPTY, ROOT
+from paceline.speculative.interfaces import Budget, Target
+from paceline.speculative.tree import ROOT
+from planted import STATE_MISTAKES
 
 TEXTS = [[1, 2, 3, 4, 5, 6, 7, 0] * 5, [7, 7, 1, 0, 2, 6, 3] * 6]
 
@@ -88,41 +87,10 @@ def test_two_sessions_walk_side_by_side_where_there_is_room(beside: LlamaTarget,
         assert not noisy(alone).beside
 
 
-def test_rows_swapped_between_sessions_are_caught(
-    beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = LlamaTarget.forward
-
-    def swapped(target: LlamaTarget, batch: Any, want: RequiredOutputs) -> Any:
-        alike = [tree for _, tree in batch] == [EMPTY, EMPTY]  # others have rows of other numbers
-        return [*forward(target, batch, want)][:: -1 if alike else 1]
-
-    monkeypatch.setattr(LlamaTarget, "forward", swapped)
-    assert not noisy(beside).passed
-
-
-def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
-    beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last branch is claimed, while the main sequence has the cells of the first."""
-    close = LlamaSession.close
-
-    def claims(session: LlamaSession) -> None:
-        tree, slot, root = session.tree, session._slot, session.tokens[-1:]
-        if slot is None or not tree or session._sequence[-1] == slot.sequence:
-            return close(session)
-        leaf = len(tree) - 1
-        said = []
-        while leaf != ROOT:
-            said.append(tree.tokens[leaf])
-            leaf = tree.parents[leaf]
-        session._cache.free_branches(slot)
-        slot.cached += [*root, *said[::-1]]
-        session._clear_tree()
-        return close(session)
-
-    monkeypatch.setattr(LlamaSession, "close", claims)
-    assert not noisy(beside).passed
+@pytest.mark.parametrize("name", STATE_MISTAKES)
+def test_a_mistake_of_the_cache_is_caught(beside: LlamaTarget, name: str) -> None:
+    with STATE_MISTAKES[name]():
+        assert not noisy(beside).passed
 
 
 def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_spread() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.api import LLM
 from paceline.backends.logit_drift import batch_logit_drift
-from paceline.bench.certify import held
+from paceline.bench.certify import fixed_rows
 from paceline.bench.certify.sampled import CHUNK, SampledCheck, check_sampled
 from paceline.bench.certify.state import check_state
 from paceline.bench.text_comparison import explain, rows_of
@@ -23,6 +23,7 @@ from paceline.drafter_table import HEADS
 from paceline.drafters.parts import MODEL_SOURCE
 from paceline.request_handle import Generation
 from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Budget
 from paceline.speculative.sampling import Sampling
 
 # Every sampler at once, each changing most rows. The presence penalty is negative: recent tokens become
@@ -34,7 +35,7 @@ ALL_SAMPLERS = Sampling(
 )  # fmt: skip
 RECORDED_ROWS = 48  # of each text
 MAX_NOISE_TEXTS = 3  # on which noise is measured
-MAX_SAMPLED_DEPTH = 7  # tokens of a draft in the sampled check
+MAX_SAMPLED_DEPTH = 3  # tokens of a draft in the sampled check
 MIN_TEXT_TOKENS = 128  # a shorter text may not show the noise
 # Default prompts: typical texts, and repetitive ones whose drafts are long.
 PROMPTS: tuple[str, ...] = tuple(json.loads(Path(__file__).with_name("prompts.json").read_text("utf-8")))
@@ -50,7 +51,7 @@ class CertifyPlan:
     prompts: Sequence[str] = PROMPTS
     n: int = 64
     contexts: int = 8
-    runs: int = 2000
+    runs: int = 1600
     sequences: int = 16
     sampling: Sampling = ALL_SAMPLERS
     seed: int = 0
@@ -196,18 +197,23 @@ def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
 def sampled_check(
     llm: LLM, plan: CertifyPlan, texts: Sequence[list[int]], tick: Callable[[], None]
 ) -> SampledCheck:
-    place = held.ContextRow()
-    rows = [held.record_rows(llm.target, text, RECORDED_ROWS) for text in texts]
-    target, draft = held.FixedRowsTarget(llm.target, np.concatenate(rows), place), None
+    place = fixed_rows.ContextRow()
+    rows = [fixed_rows.record_rows(llm.target, text, RECORDED_ROWS) for text in texts]
+    target, draft = fixed_rows.FixedRowsTarget(llm.target, np.concatenate(rows), place), None
     if llm.draft is not None:
         in_draft = draft_texts(llm, texts)
-        draft_rows = [held.record_rows(llm.draft, text, RECORDED_ROWS) for text in in_draft]
-        draft = held.FixedRowsTarget(llm.draft, np.concatenate(draft_rows), place)
+        draft_rows = [fixed_rows.record_rows(llm.draft, text, RECORDED_ROWS) for text in in_draft]
+        draft = fixed_rows.FixedRowsTarget(llm.draft, np.concatenate(draft_rows), place)
     # The recorded rows of a head are drafted from like those of a draft model: there are no hidden states.
     names = tuple(MODEL_SOURCE if name in HEADS else name for name in llm.drafting.drafters)
     drafter, _ = make_drafter(replace(llm.drafting, drafters=names), target, draft, llm.corpora)
-    # Longer drafts repeat the cases of shorter ones, and take longer to sample.
-    budget = llm.drafting.budget
-    budget = budget.limited_to(MAX_SAMPLED_DEPTH, MAX_SAMPLED_DEPTH * budget.width, budget.width)
-    loop = held.SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
-    return check_sampled(loop, held.recorded_places(texts, rows), plan.contexts, plan.runs, plan.seed, tick)
+    budget = sampled_budget(llm.drafting.budget)
+    loop = fixed_rows.SamplingSetup(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
+    return check_sampled(
+        loop, fixed_rows.recorded_places(texts, rows), plan.contexts, plan.runs, plan.seed, tick
+    )
+
+
+def sampled_budget(budget: Budget) -> Budget:
+    """Return the budget of the sampled check: longer drafts repeat its cases, and take longer."""
+    return budget.limited_to(MAX_SAMPLED_DEPTH, MAX_SAMPLED_DEPTH * budget.width, budget.width)

@@ -10,17 +10,14 @@ import pytest
 
 from paceline.backends.toy import ToyTarget
 from paceline.bench.certify.certificate import MIN_TEXT_TOKENS, CertifyPlan, extend_texts
-from paceline.bench.certify.held import (
-    MISTAKE_KINDS,
+from paceline.bench.certify.fixed_rows import (
     ContextRow,
     FixedRowsTarget,
     SamplingSetup,
-    detectable_shift,
-    first_q,
     record_rows,
     recorded_places,
     select_contexts,
-    total_variation,
+    uncertainty,
 )
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -111,58 +108,37 @@ def test_argmax_and_the_likeliest_tokens_are_those_of_the_row(held: FixedRowsTar
 
 
 FEW = 4
-# Rows of the target and of the draft: alike; unlike; a likely draft that the target never says; flat.
-P = np.array([[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.0, 0.5, 0.3, 0.2], [0.25, 0.25, 0.25, 0.25]])
-Q = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.1, 0.6], [0.5, 0.3, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25]])
-
-
+# Rows of the target and of the draft: equal; unlike; nothing in common; a likely draft that is accepted half.
+P = np.array([[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.0, 0.5, 0.5, 0.0], [0.5, 0.5, 0.0, 0.0]])
+Q = np.array([[0.7, 0.1, 0.1, 0.1], [0.2, 0.3, 0.1, 0.4], [0.5, 0.0, 0.0, 0.5], [1.0, 0.0, 0.0, 0.0]])
 PLACES = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, FEW), np.float32)])
-PLACE = recorded_places([[0, 1]], [np.zeros((1, FEW), np.float32)])[0]
 
 
-def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: float = 1.0) -> SamplingSetup:
+def setup(p_min: float = 0.0) -> SamplingSetup:
     place = ContextRow()
     with np.errstate(divide="ignore"):
         target, draft = (
             FixedRowsTarget(ToyTarget(FEW), np.log(rows).astype(np.float32), place) for rows in (P, Q)
         )
-    drafter = ModelDrafter(draft, FEW, temperature=temperature)
-    return SamplingSetup(
-        target, drafter, place, Budget(3, 3, p_min=p_min), sampling or Sampling(temperature=1.0), "auto"
-    )
+    drafter, sampling = ModelDrafter(draft, FEW, temperature=1.0), Sampling(temperature=1.0)
+    return SamplingSetup(target, drafter, place, Budget(3, 3, p_min=p_min), sampling, "auto")
 
 
-def test_what_a_mistake_would_move_is_known_from_both_models_rows() -> None:
-    alike, unlike, impossible, flat = (
-        dict(zip(MISTAKE_KINDS, detectable_shift(loop(), place), strict=False)) for place in PLACES
-    )
-    assert alike["rejected"] == flat["rejected"] == pytest.approx(0.0, abs=1e-6)
-    # Half is rejected, and then 0 follows, of which p has 0.6.
-    assert unlike["rejected"] == pytest.approx(0.5 * 0.4, abs=1e-6)
-    assert unlike["sure"] == 0.0
-    assert impossible["sure"] == pytest.approx(
-        0.5 * total_variation(P[2], np.array([0, 0.4, 0.4, 0.2])), abs=1e-6
-    )
-    assert flat["open"] == pytest.approx(np.log(4))
+def test_a_context_is_worth_what_is_open_about_the_acceptance_of_its_draft() -> None:
+    scores = [uncertainty(setup(), place) for place in PLACES]
+    assert scores == pytest.approx([0.0, 0.6 * 0.4, 0.0, 0.5 * 0.5], abs=1e-6)
+    for silent in (setup(p_min=1.1), replace(setup(), drafter=NoDrafter())):
+        assert silent.first_q(PLACES[0]) is None
+        assert uncertainty(silent, PLACES[0]) == 0.0
 
 
-def test_a_penalty_that_overlooks_the_accepted_token_moves_something_only_where_there_is_one() -> None:
-    index = MISTAKE_KINDS.index("prefix")
-    assert detectable_shift(loop(), PLACE)[index] == 0.0
-    assert detectable_shift(loop(Sampling(temperature=1.0, presence_penalty=1.0)), PLACE)[index] > 0.02
-
-
-def test_nothing_moves_where_nothing_is_drafted() -> None:
-    for silent in (loop(p_min=0.9), replace(loop(), drafter=NoDrafter())):
-        assert first_q(silent, PLACE) is None
-        assert detectable_shift(silent, PLACE)[:-1] == (0.0,) * len(MISTAKE_KINDS)
-
-
-def test_the_best_for_each_kind_are_taken_in_turn_each_once() -> None:
-    rows = [context.row for context in select_contexts(loop(), PLACES, 4)]
-    assert rows[:2] == [1, 2]  # rejected, sure
-    assert sorted(rows) == [0, 1, 2, 3]
-    assert len(select_contexts(loop(), PLACES, 40)) == 4
+def test_the_best_contexts_come_first_each_text_in_turn_and_those_without_drafts_last() -> None:
+    assert [context.row for context in select_contexts(setup(), PLACES, 2)] == [3, 1]
+    assert len(select_contexts(setup(), PLACES, 40)) == 4
+    texts = [replace(place, text=text) for place, text in zip(PLACES, (0, 1, 2, 1), strict=True)]
+    rows = [context.row for context in select_contexts(setup(), texts, 4)]
+    assert rows[:2] == [3, 1]
+    assert sorted(rows[2:]) == [0, 2]
 
 
 def test_a_short_text_goes_on_with_the_others_round_and_round() -> None:
