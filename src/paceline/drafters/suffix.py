@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.drafters.parts import DrafterInputs, Scopes
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.drafters.parts import DrafterInputs, Scopes, SingleDrafter
+from paceline.speculative.interfaces import Budget, Features, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -46,13 +46,12 @@ class SuffixState:
         self.text.clear()
 
 
-class SuffixDrafter:
+class SuffixDrafter(SingleDrafter):
     """A drafter that owns the history of past outputs.
     max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
     The first of a process loads compiled code in half a second, after compiling it once per machine."""
 
     name = "suffix"
-    required_outputs = RequiredOutputs()
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         # Imported here, as numba takes a second to import.
@@ -74,9 +73,6 @@ class SuffixDrafter:
     ) -> SuffixState:
         # A quarter more than the prompt, so that a long prompt is seldom indexed twice.
         return SuffixState(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
-
-    def propose(self, batch: Sequence[tuple[SuffixState, Budget]]) -> list[DraftTree]:
-        return [self._draft(state, budget) for state, budget in batch]
 
     def follow(self, state: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
         """Return the proposal if the text went on with `more`; the state does not change."""
