@@ -142,7 +142,8 @@ class MtpDraft(HeadBase):
         self._n_sequences = mains + MAX_BRANCHES
         self._free, self._free_branches = list(range(mains)), list(range(mains, self._n_sequences))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
-        self._batch = Batch(MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width)
+        sizes = MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width
+        self._batch = Batch(*sizes, path=self.path, kernels=model.kernels)
         self.vocabulary: ReducedVocabulary | None = None
         self._all_ids: Ids | None = None  # as DraftBase._ids without a reduced vocabulary
         self.open_context()
@@ -311,11 +312,7 @@ class MtpDraft(HeadBase):
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
             self._batch.add(row.token, row.position, [row.sequence], row.wants_logits and with_logits)
-        kernels.set_enabled(self._model.kernels)
-        code = self._batch.decode(self._context)
-        binding.helpers().on_compute()
-        if code:
-            raise ModelError(f"{self.path}: llama_decode failed with code {code} in the draft's layers")
+        self._batch.decode(self._context)
 
     def _make_room(self, n: int) -> None:
         """Drop rows of closed sessions if the cache has no cells for `n` more."""
