@@ -198,7 +198,7 @@ def test_the_output_layer_and_the_embeddings_are_those_of_the_model(kind: str, f
             factors, states = target.output_head().norm, x.cpu().numpy()
             assert factors is not None
             mean = (states * states).mean(-1, keepdims=True)
-            assert np.abs(factors * states / np.sqrt(mean + head.eps) - expected).max() < 1e-4
+            assert np.abs(factors * states / np.sqrt(mean) - expected).max() < 1e-4
         with pytest.raises(UsageError, match="has no token 96"):
             target.token_embeddings([V])
 

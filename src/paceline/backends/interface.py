@@ -82,12 +82,11 @@ class Embeds(Protocol):
 
 @dataclass(frozen=True)
 class OutputHead:
-    """The last layers of a model: logits are `weight @ (norm * h / sqrt(mean(h * h) + eps))` of a state h.
-    norm: [hidden_size]; None for a norm of another kind. eps: 0 then.
+    """The last layers of a model: logits are `weight @ (norm * h / rms(h))` of a state h.
+    norm: [hidden_size]; None for a norm of another kind.
     weight: [n_vocab, hidden_size]. Biases, scales and soft caps of logits are left out."""
 
     norm: NDArray[np.float32] | None
-    eps: float
     weight: NDArray[np.float32]
 
 
