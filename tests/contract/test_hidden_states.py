@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from enumeration import decided_distribution, distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
@@ -17,69 +13,15 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.tree import EMPTY, chain
 from tiny_heads import tiny_drafter, toy
 from toy_head import HeadDrafter, HeadMemory
 
-V, LAYERS = 6, 3
-WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))
-
-
-def deep(**more: Any) -> ToyTarget:
-    return ToyTarget(V, seed=2, layers=LAYERS, **more)
-
-
-def at_once(text: Sequence[int]) -> Any:
-    """[tokens, layers, width] of one pass over all of the text."""
-    target = deep()
-    session = target.open()
-    session.extend(text)
-    features = target.forward([(session, EMPTY)], WANT)[0].features
-    assert (features.start, features.lead) == (0, len(text) - 1)
-    return features.hidden
-
-
-@pytest.mark.parametrize("rollback", ["free", "restore"])
-@given(
-    prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=9),
-    chunk=st.integers(1, 5),
-    rounds=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4),
-)
-@settings(max_examples=60, deadline=None)
-def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_back(
-    rollback: Any, prompt: list[int], chunk: int, rounds: list[tuple[int, int]]
-) -> None:
-    target = deep(rollback=rollback)
-    session = target.open()
-    session.extend(prompt)
-    known: dict[int, Any] = {}
-
-    def note(features: Any, rows: Sequence[int]) -> None:
-        assert features.start <= len(known)  # no place is left out; some come again
-        for at, row in enumerate([*range(features.lead), *rows], features.start):
-            known[at] = features.hidden[row]
-
-    while session.pending_tokens > chunk:
-        (out,) = target.forward([(session, chunk)], WANT)
-        assert out.features.top_k is None
-        assert len(out.features.hidden) == out.features.lead == chunk
-        note(out.features, ())
-    for drafted, kept in rounds:
-        (out,) = target.forward([(session, chain([1, 2, 3][:drafted], "x"))], WANT)
-        assert out.features.top_k is not None
-        assert out.features.top_k.shape == (drafted + 1, 2)
-        assert len(out.features.hidden) == out.computed == out.features.lead + drafted + 1
-        path = range(min(kept, drafted))
-        note(out.features, [out.features.lead + row for row in (0, *(node + 1 for node in path))])
-        session.commit(path, 5)
-    whole = at_once(session.tokens)
-    for at, hidden in known.items():
-        assert np.array_equal(hidden, whole[at]), at
+V = 6
 
 
 @pytest.mark.parametrize("rollback", ["free", "restore"])

@@ -16,7 +16,6 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -55,10 +54,7 @@ class SuffixArray:
         self._top = 256**self._width - 1
         _check_size(folder / TEXT, index.length * self._width)
         _check_size(folder / ARRAY, index.length * 4)
-        with ExitStack() as stack:
-            self._text = stack.enter_context(_mapped(folder / TEXT))
-            self._array = _mapped(folder / ARRAY)
-            stack.pop_all()
+        self._text, self._array = _mapped(folder / TEXT), _mapped(folder / ARRAY)
         self._places = memoryview(self._array).cast("I")
 
     def find(self, query: bytes) -> Match:

@@ -29,7 +29,7 @@ def _pointer(sequences: list[int]) -> Any:
 class Batch:
     """Fixed arrays of `size` rows that llama.cpp reads in place; at most `max_outputs` have logits.
     states: [size, width], read beside the tokens; without a width there are none.
-    tokens: False if states alone are read. kernels: whether Paceline's compute. path: the model's, for errors."""
+    tokens: False if states alone are read. kernels: whether Paceline's compute. path: of the model."""
 
     def __init__(
         self,
