@@ -133,7 +133,6 @@ class MtpDraft(HeadBase):
         self.max_depth = self.heads if self.heads > 1 else caps.n_ctx
         branches = 1 + MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1
         self.caps = replace(self.caps, max_branches=branches)
-        self.settings = target.settings
         self.weight_bytes = None
         self._narrow = self._model.architecture in NARROW_OUTPUTS
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
@@ -196,9 +195,6 @@ class MtpDraft(HeadBase):
         reduced = self.vocabulary
         some = "" if reduced is None else f", drafting {len(reduced.ids):,} of {self.vocab.size:,} tokens"
         return f"{self.heads} of the model's own layers (MTP){some}"
-
-    def identity(self) -> dict[str, Any]:
-        return {**self.inner.identity(), "draft": self.kind}
 
     def open(self, beside: Session | None = None) -> MtpSession:
         session = MtpSession(self, self.caps.n_ctx)
