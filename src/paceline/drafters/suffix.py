@@ -61,7 +61,9 @@ class SuffixDrafter(SingleDrafter):
         self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
         self._most, self._max_depth = MAX_MATCHES if COMPILED else MAX_MATCHES_UNCOMPILED, MAX_MATCH_TOKENS
-        self._draft_buffers(64)
+        nodes = 2 * self._most * self._max_depth  # of the largest draft
+        self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+        self._scores = np.empty(nodes, np.float64)
         self.history = SuffixHistory(limit=max(1, max_tokens))
         self._past = Scopes(self.history, lambda: SuffixHistory(limit=max(1, max_tokens)))
         # Compile now instead of in the first step.
@@ -84,8 +86,6 @@ class SuffixDrafter(SingleDrafter):
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
-        if nodes > len(self._tokens):
-            self._draft_buffers(nodes)
         text, past = state.text, state.past
         n = self._draft_into(
             (text.ring, text.links, text.heads, text.state[0]),
@@ -103,11 +103,6 @@ class SuffixDrafter(SingleDrafter):
             score=tuple(self._scores[:n].tolist()),
             source=(self.name,) * n,
         )
-
-    def _draft_buffers(self, nodes: int) -> None:
-        """Allocate the arrays for a draft."""
-        self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-        self._scores = np.empty(nodes, np.float64)
 
     def learn(self, tokens: Sequence[int]) -> None:
         self.remember(tokens, self.history)
