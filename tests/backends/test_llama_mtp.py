@@ -120,17 +120,17 @@ def test_any_sequence_of_drafts_leaves_the_rows_of_the_text(
 
 
 def test_another_extra_makes_a_new_context_and_layers_are_in_their_order(file: Path) -> None:
-    def states_of(*layers: int) -> np.ndarray:
-        with closing(target.open()) as session:
-            session.extend(TEXT)
-            hidden: np.ndarray = target.forward([(session, EMPTY)], RequiredOutputs(layers=layers))[
-                0
-            ].features.hidden
-        target.forget()
-        return hidden
+    with closing(LlamaTarget(file, n_ctx=64, mtp=True)) as opened:
 
-    with closing(LlamaTarget(file, n_ctx=64, mtp=True)) as target:
-        (last,) = target.open_mtp().config.layer_ids
+        def states_of(*layers: int) -> np.ndarray:
+            with closing(opened.open()) as session:
+                session.extend(TEXT)
+                (out,) = opened.forward([(session, EMPTY)], RequiredOutputs(layers=layers))
+            opened.forget()
+            hidden: np.ndarray = out.features.hidden
+            return hidden
+
+        last = opened.layers + 1
         alone, both = states_of(last), states_of(1, last)
         assert np.allclose(both, np.concatenate([states_of(1), alone], axis=1), atol=1e-4)
 
