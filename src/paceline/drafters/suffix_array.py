@@ -47,7 +47,11 @@ class SuffixArray:
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
-        index = read_index(folder)
+        try:
+            index = DatastoreIndex.model_validate_json((folder / INDEX).read_bytes())
+        except (OSError, ValueError) as error:
+            reason = "is missing or damaged, or of another version; build the corpus again"
+            raise ModelError(f"{folder / INDEX}: {reason}") from error
         self.n_vocab, self.tokens, self._width = index.n_vocab, index.tokens, index.width
         self._structs: dict[int, struct.Struct] = {}
         self._letter = {2: "H", 4: "I"}[self._width]
@@ -145,17 +149,6 @@ class DatastoreIndex(BaseModel):
     tokens: PositiveInt
     documents: PositiveInt
     length: PositiveInt
-
-
-def read_index(folder: Path) -> DatastoreIndex:
-    """Read index.json. Raises ModelError if it is missing or damaged, or of another version."""
-    path = folder / INDEX
-    try:
-        return DatastoreIndex.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path}: is missing or damaged, or of another version; build the corpus again"
-        ) from error
 
 
 def _check_size(path: Path, size: int) -> None:

@@ -318,8 +318,8 @@ class LlamaTarget(LoadedTarget):
             want = RequiredOutputs(layers=(self._stop,))
         extras = self._join_extras(want.layers, len(batch))
         if self.cache.stateful:
-            for session, tree in batch:
-                session.drop_other_tree(tree)
+            for session, tree in batch:  # rolls back before pending tokens are counted
+                session.discard_tree() if isinstance(tree, int) else session.begin(tree)
         batch = self._decoder.finish_sparse_prompts(batch)
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
