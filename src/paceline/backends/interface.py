@@ -103,8 +103,7 @@ class ShowsHiddenStates(Protocol):
 
     def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return the tokens' rows of the embedding matrix [n, hidden_size].
-        Some models scale embeddings (Gemma): the hidden states of layer 0 are scaled, these rows are not.
-        Raises UsageError for a token outside the vocabulary."""
+        Some models scale embeddings (Gemma): the hidden states of layer 0 are scaled, these rows are not."""
 
     def output_head(self) -> OutputHead:
         """Return a copy of the output layer. Raises ModelError for weights that cannot be read."""
