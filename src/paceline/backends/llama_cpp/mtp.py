@@ -146,11 +146,7 @@ class MtpDraft(HeadBase):
         self.vocabulary: ReducedVocabulary | None = None
         self._all_ids: Ids | None = None  # as DraftBase._ids without a reduced vocabulary
         self.open_context()
-        try:
-            self.vocabulary = self._reduced_vocabulary()
-        except BaseException:
-            self.free_context()
-            raise
+        self.vocabulary = self._reduced_vocabulary()
 
     def open_context(self) -> None:
         kernels.set_enabled(self._model.kernels)
