@@ -44,16 +44,9 @@ def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, 
     assert sorted(memory.hidden) == list(range(len(memory.tokens) - 1))
 
 
-SAMPLED = 0.9
-CASES: dict[str, tuple[ToyTarget, Drafter]] = {}
-for kind in ("free", "restore"):
-    small = ToyTarget(3, seed=4, layers=2, rollback=kind)
-    CASES |= {
-        f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
-        f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
-    }
-flat = ToyTarget(3, seed=4, rollback="restore")
-CASES |= {
+SAMPLED, NAMES = 0.9, [name for name in HEADS if name != "mtp"]
+flat, seen = ToyTarget(3, seed=4, rollback="restore"), toy(3, seed=4, layers=3)
+CASES: dict[str, tuple[ToyTarget, Drafter]] = {
     "head": (flat, HeadDrafter(flat)),
     "a draft that cannot rewind": (
         ToyTarget(3, seed=4),
@@ -61,21 +54,19 @@ CASES |= {
     ),
     "lookup, head": (flat, ComposedDrafter([LookupDrafter(1, 2), HeadDrafter(flat)])),
     "none": (flat, NoDrafter()),
+    **{f"{name}, greedy": (seen, tiny_drafter(name, seen)) for name in NAMES},
+    "block, recurrent Markov head": (seen, tiny_drafter("block", seen, SAMPLED, markov="rnn", markov_rank=2)),
 }
 for kind in ("free", "restore"):  # drafts are drawn from three tokens, or two of them, or are greedy
-    seen = toy(3, seed=4, layers=3, rollback=kind)
-    CASES |= {f"{name}, {kind}": (seen, tiny_drafter(name, seen, SAMPLED)) for name in HEADS if name != "mtp"}
+    small = ToyTarget(3, seed=4, layers=2, rollback=kind)
+    some = toy(3, seed=4, layers=3, rollback=kind)
     CASES |= {
-        f"{name}, some tokens, {kind}": (seen, tiny_drafter(name, seen, SAMPLED, draft_ids=[0, 2]))
-        for name in HEADS
-        if name != "mtp"
+        f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
+        f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
     }
-seen = toy(3, seed=4, layers=3)
-CASES |= {f"{name}, greedy": (seen, tiny_drafter(name, seen)) for name in HEADS if name != "mtp"}
-CASES["block, recurrent Markov head"] = (
-    seen,
-    tiny_drafter("block", seen, SAMPLED, markov="rnn", markov_rank=2),
-)
+    for name in NAMES:
+        CASES[f"{name}, {kind}"] = some, tiny_drafter(name, some, SAMPLED)
+        CASES[f"{name}, some tokens, {kind}"] = some, tiny_drafter(name, some, SAMPLED, draft_ids=[0, 2])
 
 
 @pytest.mark.parametrize("width", [1, 2])

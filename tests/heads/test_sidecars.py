@@ -179,7 +179,7 @@ def scaled_logits(file: Path, target: Backend, target_file: Path) -> np.ndarray:
 def test_linear_scaling_of_positions_is_that_of_the_file(
     target: Backend, target_file: Path, tmp_path: Path
 ) -> None:
-    keys = {"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}
+    keys: dict[str, Any] = {"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}
     scaled_logits(write_sidecar(tmp_path / "h.gguf", *random_head("eagle3"), **keys), target, target_file)
 
 
