@@ -126,7 +126,7 @@ class CascadeTarget(DelegatingTarget):
             trees = [session.plan(path) for session, path in unknown]  # may change `inner`
             work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
             for (session, _), out in zip(unknown, self.inner.forward(work, want), strict=True):
-                session.take(out)
+                session.take(out, shares=len(batch) > 1)
         return [session.row(len(tree)) for session, tree in batch]
 
 
@@ -160,9 +160,10 @@ class AheadSession(DerivedSession):
         beyond = len(path) - len(self._committed)
         return len(self._rows) > 0 and beyond >= 0 and path == self._committed + self._read[:beyond]
 
-    def take(self, out: ForwardOutput) -> None:
-        """Copy the rows of a pass: one for other sessions would invalidate them."""
-        self._rows = [out.logits(row).copy() for row in range(len(self._read) + 1)]
+    def take(self, out: ForwardOutput, *, shares: bool) -> None:
+        """Note the rows of a pass. shares: copies of them, as a pass for other sessions invalidates them."""
+        rows = (out.logits(row) for row in range(len(self._read) + 1))
+        self._rows = [row.copy() if shares else row for row in rows]
         self._computed = out.computed
 
     def row(self, n: int) -> AheadRow:
