@@ -101,7 +101,7 @@ def measure(folder: Path, held: Ids, n_contexts: int) -> None:
         order = iter(memories * 3)
 
         def propose(_: list[int], budget: Budget = budget, order: Iterator[object] = order) -> None:
-            drafter.propose([(next(order), budget)])  # type: ignore[list-item]  # its own
+            drafter.propose([(next(order), budget)])
 
         print(f"  proposal, {name:5} {spread(best(contexts, propose))}")
     print(f"  accepted        {accepted(drafter, held, places):.2f} tokens a look-up")

@@ -59,7 +59,7 @@ class ReferenceTarget(ToyTarget):
     def output_head(self) -> OutputHead:
         target = self._reference.target
         found = [target[name] for name in ("lm_head.weight", "model.embed_tokens.weight") if name in target]
-        return OutputHead(None, 0.0, found[0]) if found else super().output_head()
+        return OutputHead(None, found[0]) if found else super().output_head()
 
 
 def reference_names(*kinds: str) -> list[str]:

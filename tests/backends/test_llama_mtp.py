@@ -119,23 +119,20 @@ def test_any_sequence_of_drafts_leaves_the_rows_of_the_text(
     assert np.abs(rows(draft, session, FOUR) - fresh).max() < CLOSE
 
 
-def test_a_tree_has_the_rows_of_its_chains(draft: mtp.MtpDraft) -> None:
-    tree = rows(draft, session_of(draft, TEXT), FOUR)
-    one = rows(draft, session_of(draft, TEXT), chain([3, 4, 5], "test"))
-    two = rows(draft, session_of(draft, TEXT), chain([3, 7], "test"))
-    assert np.allclose(tree[[0, 2, 3, 5]], one, atol=CLOSE)
-    assert np.allclose(tree[[0, 2, 4]], two, atol=CLOSE)
-    assert not np.allclose(tree[1], tree[2], atol=CLOSE)
+def test_another_extra_makes_a_new_context_and_layers_are_in_their_order(file: Path) -> None:
+    with closing(LlamaTarget(file, n_ctx=64, mtp=True)) as opened:
 
+        def states_of(*layers: int) -> np.ndarray:
+            with closing(opened.open()) as session:
+                session.extend(TEXT)
+                (out,) = opened.forward([(session, EMPTY)], RequiredOutputs(layers=layers))
+            opened.forget()
+            hidden: np.ndarray = out.features.hidden
+            return hidden
 
-def test_sessions_together_have_the_rows_of_each_alone(draft: mtp.MtpDraft) -> None:
-    texts = [TEXT, TEXT[::-1], [7, 7, 9]]
-    alone = [rows(draft, session_of(draft, text), FOUR) for text in texts]
-    sessions = [session_of(draft, text) for text in texts]
-    draft.forward([(sessions[0], 5), (sessions[1], EMPTY)], NO_OUTPUTS)
-    for out, expected in zip(draft.forward([(s, FOUR) for s in sessions], NO_OUTPUTS), alone, strict=True):
-        found = np.array([out.logits(row) for row in range(out._first, 6)])
-        assert np.allclose(found, expected[out._first :], atol=CLOSE)
+        last = opened.layers + 1
+        alone, both = states_of(last), states_of(1, last)
+        assert np.allclose(both, np.concatenate([states_of(1), alone], axis=1), atol=1e-4)
 
 
 def test_tokens_whose_states_were_not_shown_are_left_out(draft: mtp.MtpDraft) -> None:

@@ -11,27 +11,19 @@ import numpy as np
 import pytest
 
 import paceline
-from assistants import AssistantWorld
-from command_line import command
+from assistants import TEXT, TREE, AssistantTests, AssistantWorld
 from gguf_architectures import write_architecture
 from hf_models import DEVICE, LIKE_LLAMA, folder_of, tokenizer_of, with_large_weights
 from paceline.backends.transformers.mtp import HfAssistantDraft
 from paceline.backends.transformers.target import HfTarget
-from paceline.models import zoo
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS
-from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
-from rows import table
+from paceline.speculative.tree import chain
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-ROUNDING = 1e-4
 WINDOW = 8
-TEXT = [7, 3, 9, 3, 7, 5, 2, 11, 5, 40, 41, 20, 21, 22]  # longer than the window
-OTHER = [5, 11, 2, 90, 91, 92]
-DRAFTED = [60, 61, 62]
-TREE = DraftTree((60, 61, 63, 64, 65), (ROOT, 0, ROOT, 2, 0), (0.5,) * 5, ("test",) * 5)
 GEMMA4: dict[str, Any] = {
     **LIKE_LLAMA, "head_dim": 8, "global_head_dim": 16, "num_hidden_layers": 4, "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention"] * 2, "tie_word_embeddings": True,
@@ -84,7 +76,7 @@ class World(AssistantWorld):
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def expected(self, text: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
-        """The rows of the root and of drafted tokens, by SinglePositionMultiTokenCandidateGenerator."""
+        """By SinglePositionMultiTokenCandidateGenerator."""
         model, assistant, rows = self.target._model, self.draft.model, list[np.ndarray]()
         out = model(
             input_ids=torch.tensor([text[:-1]], device=DEVICE), use_cache=False,
@@ -104,6 +96,13 @@ class World(AssistantWorld):
             rows.append(step.logits[0, 0].cpu().numpy())
         return np.stack(rows)
 
+    def are_close(self, rows: np.ndarray, others: np.ndarray) -> bool:
+        """Compare the drafted tokens' logits; those of others are the least of a pass less one."""
+        drafted = others > others.min(-1, keepdims=True)
+        return super().are_close(rows * drafted, others * drafted) and bool(
+            (rows[~drafted] < rows.max()).all()
+        )
+
 
 @pytest.fixture
 def world(files: tuple[Path, Path]) -> Iterator[World]:
@@ -111,23 +110,7 @@ def world(files: tuple[Path, Path]) -> Iterator[World]:
         yield opened
 
 
-def close(rows: np.ndarray, others: np.ndarray) -> bool:
-    """Compare the drafted tokens' logits; those of others are the least of a pass less one."""
-    floor = others.min(-1, keepdims=True)
-    drafted = others > floor
-    return rows.shape == others.shape and bool(
-        (np.abs(rows - others)[drafted] < ROUNDING).all() and (rows[~drafted] < rows.max()).all()
-    )
-
-
-def test_chains_and_trees_are_those_of_transformers(world: World) -> None:
-    _reading, drafting = world.begin(TEXT)
-    assert drafting.is_ready
-    assert close(world.rows(drafting, chain(DRAFTED, "test")), world.expected(TEXT, DRAFTED))
-    drafting.discard_tree()
-    rows = world.rows(drafting, TREE)
-    for node in range(len(TREE)):
-        assert close(rows[[node + 1]], world.expected(TEXT, TREE.path_tokens(node))[-1:])
+class TestAssistant(AssistantTests): ...
 
 
 def test_greedy_drafts_are_those_of_transformers_generator(world: World) -> None:
@@ -149,67 +132,19 @@ def test_greedy_drafts_are_those_of_transformers_generator(world: World) -> None
     assert drafted == expected
 
 
-@pytest.mark.parametrize("accepted", [[], [0], [0, 1]])
-def test_drafts_after_a_step_see_the_accepted_tokens_only(world: World, accepted: list[int]) -> None:
-    reading, drafting = world.begin(TEXT)
-    world.rows(drafting, chain(DRAFTED, "test"))
-    out = world.target.forward([(reading, chain(DRAFTED, "test"))], world.want)[0]
-    reading.commit(accepted, 80)
-    drafting.extend([*DRAFTED[: len(accepted)], 80])
-    assert not drafting.is_ready
-    drafting.observe(out.features.start, out.features.hidden[: 1 + len(accepted)])
-    assert drafting.is_ready
-    text = [*TEXT, *DRAFTED[: len(accepted)], 80]
-    assert close(world.rows(drafting, chain([9], "test")), world.expected(text, [9]))
-
-
 def test_drafts_see_a_branch_that_was_moved_in_the_cache(world: World) -> None:
     reading, drafting = world.begin(TEXT)
     out = world.target.forward([(reading, TREE)], world.want)[0]
     reading.commit([2, 3], 80)
     drafting.extend([63, 64, 80])
     drafting.observe(out.features.start, out.features.hidden[[0, 3, 4]])
-    assert close(world.rows(drafting, chain([9], "test")), world.expected([*TEXT, 63, 64, 80], [9]))
-
-
-def test_two_sessions_together_have_the_rows_of_each_alone(world: World) -> None:
-    texts, trees = (TEXT, OTHER), (chain(DRAFTED, "test"), EMPTY)
-    pairs = [world.begin(text) for text in texts]
-    batch = [(drafting, tree) for (_, drafting), tree in zip(pairs, trees, strict=True)]
-    for out, text, tree in zip(world.draft.forward(batch, NO_OUTPUTS), texts, trees, strict=True):
-        assert close(table(out, tree), world.expected(text, tree.tokens))
-
-
-def test_a_closed_session_reads_the_cache_of_the_next_one(world: World) -> None:
-    reading, drafting = world.begin(OTHER)
-    reading.close()
-    drafting.close()
-    drafting.rewind(1)
-    reading, other = world.begin(TEXT)
-    world.draft.reopen(drafting, reading)
-    drafting.extend(TEXT)
-    assert not drafting.is_ready
-    drafting.observe(len(TEXT) - 2, other._features(len(TEXT) - 1)[-1:])
-    assert close(world.rows(drafting, EMPTY), world.expected(TEXT, []))
+    assert world.drafts(drafting, [*TEXT, 63, 64, 80], [9])
 
 
 def test_costs_can_be_measured_without_a_target(world: World) -> None:
     drafting = world.draft.open()
     drafting.extend(TEXT)
     assert np.isfinite(world.rows(drafting, TREE)).all()
-
-
-def test_the_text_is_that_of_plain_decoding(files: tuple[Path, Path]) -> None:
-    def answer(draft: Path | None, **settings: Any) -> list[int]:
-        with paceline.load(files[0], draft, threads=1, n_ctx=96, device=DEVICE, **settings) as llm:
-            done = [llm.generate(TEXT, max_tokens=24, ignore_eos=True) for _ in range(2)][-1]
-            assert (done.stats.drafted > 0) == ("policy" in settings)
-            return list(done.tokens)
-
-    plain = answer(None, drafters="none")
-    for width in (1, 3):
-        assert answer(files[1], drafters="mtp", policy="fixed", n_draft=3, width=width) == plain
-    assert answer(Path(f"hf:{files[1]}"), policy="fixed") == plain
 
 
 ODD: dict[str, Any] = {
@@ -232,6 +167,9 @@ def test_a_model_without_such_a_cache_has_no_assistant(files: tuple[Path, Path],
     for target in (folder_of("gemma3_text", tmp_path), folder_of("falcon_h1", tmp_path), whole):
         with pytest.raises(ModelError, match="of another model than"):
             paceline.load(target, files[1], threads=1, device=DEVICE)
+    for other in ("toy:layers=3", folder_of("llama", tmp_path)):
+        with pytest.raises(UsageError, match=r"MTP"):
+            paceline.load(other, "view:mtp", threads=1)
     draft = write_assistant(tmp_path / "draft", layer_types=["full_attention"] * 2)
     with pytest.raises(ModelError, match="of another model than"):
         paceline.load(whole, draft, threads=1, device=DEVICE)
@@ -245,20 +183,3 @@ def test_files_and_folders_are_not_mixed(files: tuple[Path, Path], tmp_path: Pat
             paceline.load(*pair, threads=1)
     with pytest.raises(PacelineError, match="cannot be loaded"):
         paceline.load(files[0], f"hf:{draft}", threads=1, device=DEVICE)
-
-
-def test_each_of_the_two_says_that_the_other_is_needed(files: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give their model"):
-        paceline.load(files[1], threads=1)
-    with pytest.raises(UsageError, match="are in a file of their own"):
-        paceline.load(files[0], None, "mtp", threads=1, device=DEVICE)
-    for other in ("toy:layers=3", folder_of("llama", tmp_path)):
-        with pytest.raises(UsageError, match=r"MTP"):
-            paceline.load(other, "view:mtp", threads=1)
-
-
-def test_the_check_opens_both(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    done = command(capsys, "check", *files)
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("mtp head: it fits: gemma4_assistant ")
-    assert command(capsys, "check", zoo.target_path(), files[1]).code == 3

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import paceline
-from assistants import AssistantWorld
+from assistants import DRAFTED, OTHER, TEXT, TREE, AssistantWorld
 from command_line import command
 from decoding import decoded
 from hf_models import DEVICE, MTP, model_of, tokenizer_of, with_large_weights
@@ -25,18 +25,13 @@ from paceline.models.headers.header import read_model_facts
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import NO_OUTPUTS, Budget
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.tree import ROOT, DraftTree, chain
+from paceline.speculative.tree import chain
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 MtpModel = pytest.importorskip("transformers.modeling_layers").MtpModel
 MtpCache = pytest.importorskip("transformers.cache_utils").MtpCache
 
-ROUNDING = 1e-4
-TEXT = [7, 3, 9, 3, 7, 5, 2, 11, 5, 40, 41, 20, 21, 22]  # longer than the window
-OTHER = [5, 11, 2, 90, 91, 92]
-DRAFTED = [60, 61, 62]
-TREE = DraftTree((60, 61, 63, 64, 65), (ROOT, 0, ROOT, 2, 0), (0.5,) * 5, ("test",) * 5)
 PLACES = {"mellum": "mtp.layers.0", "inkling_text": "model.mtp.layers.{}"}
 SETTINGS: dict[str, Any] = {"threads": 1, "n_ctx": 64, "device": DEVICE}
 
@@ -128,23 +123,19 @@ def world(folders: tuple[Path, Path]) -> Iterator[World]:
         yield opened
 
 
-def close(rows: np.ndarray, others: np.ndarray) -> bool:
-    return rows.shape == others.shape and bool((np.abs(rows - others) < ROUNDING).all())
-
-
 def test_sessions_in_turns_have_the_rows_of_transformers(world: World) -> None:
     drafted = DRAFTED[: world.draft.max_depth - 1]
     pairs = [(text, world.begin(text)) for text in (TEXT, OTHER)]
     for n in range(len(drafted) + 1):
         batch = [(drafting, chain(drafted[:n], "test")) for _, (_, drafting) in pairs]
         for out, (text, _) in zip(world.draft.forward(batch, NO_OUTPUTS), pairs, strict=True):
-            assert close(out.logits(n), world.expected(text, drafted[:n])[-1])
+            assert world.are_close(out.logits(n), world.expected(text, drafted[:n])[-1])
     if world.draft.caps.max_branches > 1:
         drafting = pairs[0][1][1]
         drafting.discard_tree()
         rows = world.rows(drafting, TREE)
         for node in range(len(TREE)):
-            assert close(rows[node + 1], world.expected(TEXT, TREE.path_tokens(node))[-1])
+            assert world.are_close(rows[node + 1], world.expected(TEXT, TREE.path_tokens(node))[-1])
 
 
 def test_drafts_of_a_whole_text_are_those_of_transformers_generator(world: World) -> None:
@@ -160,7 +151,7 @@ def test_drafts_of_a_whole_text_are_those_of_transformers_generator(world: World
             found, logits = generator.get_candidates(ids, {"position_ids": at}, out, False, accepted)
         drafted = found[0, len(text) :].tolist()
         rows = world.rows(drafting, chain(drafted[:-1], "test"))
-        assert close(rows, logits[0].cpu().numpy())
+        assert world.are_close(rows, logits[0].cpu().numpy())
         assert rows.argmax(-1).tolist() == drafted
         # The drafts are verified as if `more` of them were right.
         shown = world.target.forward([(reading, chain(drafted, "test"))], world.want)[0].features
@@ -182,7 +173,7 @@ def test_a_closed_session_goes_on_with_another_text(world: World, kept: int) -> 
     drafting.extend(text)
     assert not drafting.is_ready
     drafting.observe(0, world.states(text[:-1])[0][:, None])
-    assert close(world.rows(drafting, chain([9], "test")), world.expected(text, [9]))
+    assert world.drafts(drafting, text, [9])
 
 
 @pytest.mark.parametrize("read", [0, 4])
@@ -195,7 +186,7 @@ def test_tokens_whose_states_were_not_shown_are_left_out(world: World, read: int
     drafting.observe(8, states[8:])
     assert drafting.is_ready
     expected = world.expected(TEXT, [9], start=8, read=read)
-    assert close(world.rows(drafting, chain([9], "test")), expected)
+    assert world.are_close(world.rows(drafting, chain([9], "test")), expected)
 
 
 @pytest.mark.parametrize(("width", "temperature"), [(1, 0.1), (3, 0.0)])

@@ -84,11 +84,6 @@ def test_an_early_exit_beside_its_target_computes_the_rows_it_computes_alone(tar
     assert np.abs(alone - after).max() < 1e-4
 
 
-def test_a_model_with_recurrent_layers_has_no_views(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):  # fits.py refuses it before
-        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(ModelView(1))
-
-
 # The last linear layers of an attention and of a feed-forward block, by what transformers calls them.
 LAST = {
     "llama": ("self_attn.o_proj", "mlp.down_proj"),

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
@@ -76,24 +74,6 @@ def test_the_loop_emits_exactly_the_plain_distribution(
     plain = plain_distribution(target(), PROMPT, sampling, n=3)
     assert sum(drafted.values()) == pytest.approx(1.0, abs=EXACT)
     assert distance(drafted, plain) < EXACT
-
-
-@given(
-    words=st.lists(st.sampled_from(["a", "b", "c", "x", "ab", "bc"]), min_size=1, max_size=5),
-    seed=st.integers(0, 50),
-    temperature=st.sampled_from([0.0, 1.0]),
-    width=st.integers(1, 2),
-    sampling=st.sampled_from(list(SAMPLINGS.values())),
-)
-@settings(max_examples=40, deadline=None)
-def test_any_partial_mapping_is_lossless(
-    words: list[str], seed: int, temperature: float, width: int, sampling: Sampling
-) -> None:
-    assume(set(words) & set(WORDS))
-    budget = Budget(2, 2 * width, width=width, p_split=0.05)
-    drafter = model(words, temperature, seed)
-    drafted = drafted_distribution(target(seed), drafter, PROMPT, budget, sampling, n=2)
-    assert distance(drafted, plain_distribution(target(seed), PROMPT, sampling, n=2)) < EXACT
 
 
 def test_tokens_without_a_counterpart_are_impossible_and_the_others_keep_their_logits() -> None:

@@ -80,37 +80,9 @@ class Engine:
         return True
 
 
-def toy(_: Path) -> Engine:
-    return Engine(ToyTarget(12, n_ctx=64), 0.0)
-
-
-def toy_recurrent(_: Path) -> Engine:
-    """It cannot rewind. It declares no branches, but computes them."""
-    return Engine(ToyTarget(12, n_ctx=64, rollback="restore"), 0.0)
-
-
-def toy_early_exit(_: Path) -> Engine:
-    return Engine(ToyTarget(12, n_ctx=64, layers=3).view(exits=2), 0.0)
-
-
-def of_llama(models: Path, tolerance: float, **given: Any) -> Engine:
-    path = models / "target.gguf"
-    return Engine(LlamaTarget(path, n_ctx=256, threads=1, sessions=SESSIONS, **given), tolerance)
-
-
-def documented(_: Path) -> Engine:
-    """The example of docs/architecture.md."""
-    return Engine(SumTarget(12), 0.0)
-
-
-def llama(models: Path) -> Engine:
-    return of_llama(models, ROUNDING, cache_type="f32", flash_attention=False, kernels=False)
-
-
-def llama_kernels(models: Path) -> Engine:
-    """Return llama.cpp with our kernels, whose results do not depend on the shape of a pass."""
-    needs_kernels()
-    return of_llama(models, 0.0, flash_attention=True)
+Make = Callable[[Path], Engine]
+EXACT: dict[str, Any] = {"flash_attention": True}
+PLAIN: dict[str, Any] = {"cache_type": "f32", "flash_attention": False}
 
 
 def needs_kernels() -> None:
@@ -118,61 +90,40 @@ def needs_kernels() -> None:
         pytest.skip(kernels.load_kernels().reason or "they compute on a processor")
 
 
-def llama_exact(models: Path) -> Engine:
-    """Passes of one shape. It declares no branches, but computes them, in cells of another order."""
-    return of_llama(models, ROUNDING, cache_type="f32", flash_attention=False, exact_rows=16)
-
-
-def llama_recurrent(arch: str) -> Callable[[Path], Engine]:
+def llama(tolerance: float, **given: Any) -> Make:
     def make(models: Path) -> Engine:
-        needs_kernels()
-        path = write_architecture(models / f"{arch}.gguf", arch)
-        engine = LlamaTarget(path, n_ctx=256, sessions=SESSIONS, flash_attention=True)
-        assert (engine.caps.rollback, engine.caps.equal_rows) == ("restore", True)
-        return Engine(engine, 0.0, CHAIN)
+        if tolerance == 0.0:
+            needs_kernels()
+        path = models / "target.gguf"
+        return Engine(LlamaTarget(path, n_ctx=256, threads=1, sessions=SESSIONS, **given), tolerance)
 
-    make.__name__ = f"llama_{arch}"
     return make
 
 
-def llama_recurrent_without_kernels(arch: str) -> Callable[[Path], Engine]:
+def llama_recurrent(arch: str, uses: bool) -> Make:
     def make(models: Path) -> Engine:
-        path = write_architecture(models / f"{arch}-without.gguf", arch)
-        given: dict[str, Any] = {"cache_type": "f32", "flash_attention": False, "kernels": False}
-        return Engine(LlamaTarget(path, n_ctx=256, sessions=SESSIONS, **given), ROUNDING, CHAIN)
+        if uses:
+            needs_kernels()
+        path = write_architecture(models / f"{arch}-{uses}.gguf", arch)
+        target = LlamaTarget(path, n_ctx=256, sessions=SESSIONS, kernels=uses, **(EXACT if uses else PLAIN))
+        assert (target.caps.rollback, target.caps.equal_rows) == ("restore", uses)
+        return Engine(target, 0.0 if uses else ROUNDING, CHAIN)
 
-    make.__name__ = f"llama_{arch}_without_kernels"
     return make
 
 
-def transformers(models: Path) -> Engine:
-    return through_transformers("llama", models)
-
-
-def transformers_windows(models: Path) -> Engine:
-    """Layers that see the last 12 tokens only, beside others that see all."""
-    return through_transformers("gemma3_text", models)
-
-
-def transformers_recurrent(kind: str) -> Callable[[Path], Engine]:
+def transformers(kind: str, tree: DraftTree = TREE) -> Make:
     def make(models: Path) -> Engine:
-        engine = through_transformers(kind, models)
-        assert engine.target.caps.rollback == "restore"
+        pytest.importorskip("torch")
+        pytest.importorskip("transformers")
+        from paceline.backends.transformers.target import HfTarget
+
+        target = HfTarget(folder_of(kind, models), n_ctx=256, sessions=SESSIONS, device=DEVICE)
+        assert (target.caps.rollback == "restore") == (tree is CHAIN)
         # A text at once and token by token differ by 0.002 in transformers' own Qwen3-Next.
-        rounding = 10 * ROUNDING if kind == "qwen3_next" else ROUNDING
-        return Engine(engine.target, rounding, CHAIN)
+        return Engine(target, 10 * ROUNDING if kind == "qwen3_next" else ROUNDING, tree)
 
-    make.__name__ = f"transformers_{kind}"
     return make
-
-
-def through_transformers(kind: str, models: Path) -> Engine:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from paceline.backends.transformers.target import HfTarget
-
-    target = HfTarget(folder_of(kind, models), n_ctx=256, sessions=SESSIONS, device=DEVICE)
-    return Engine(target, ROUNDING)
 
 
 def translated_toy(_: Path) -> Engine:
@@ -181,28 +132,34 @@ def translated_toy(_: Path) -> Engine:
     return Engine(CrossVocabTarget(theirs, translation(ours.vocab, theirs.vocab)), 0.0)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        toy,
-        toy_recurrent,
-        toy_early_exit,
-        documented,
-        llama,
-        llama_kernels,
-        llama_exact,
-        *map(llama_recurrent, RECURRENT),
-        *map(llama_recurrent_without_kernels, ["jamba"] if DEVICE == "cpu" else RECURRENT),
-        transformers,
-        transformers_windows,
-        *map(transformers_recurrent, ("mamba2", "jamba", "falcon_h1", "lfm2", "qwen3_next")),
-        translated_toy,
-    ],
-    ids=lambda made: made.__name__,
-)
+ENGINES: dict[str, Make] = {
+    "toy": lambda _: Engine(ToyTarget(12, n_ctx=64), 0.0),
+    # It cannot rewind. It declares no branches, but computes them.
+    "toy_recurrent": lambda _: Engine(ToyTarget(12, n_ctx=64, rollback="restore"), 0.0),
+    "toy_early_exit": lambda _: Engine(ToyTarget(12, n_ctx=64, layers=3).view(exits=2), 0.0),
+    "documented": lambda _: Engine(SumTarget(12), 0.0),  # the example of docs/architecture.md
+    "llama": llama(ROUNDING, kernels=False, **PLAIN),
+    "llama_kernels": llama(0.0, **EXACT),  # results do not depend on the shape of a pass
+    # Passes of one shape. It declares no branches, but computes them, in cells of another order.
+    "llama_exact": llama(ROUNDING, exact_rows=16, **PLAIN),
+    **{f"llama_{arch}": llama_recurrent(arch, uses=True) for arch in RECURRENT},
+    **{
+        f"llama_{arch}_without_kernels": llama_recurrent(arch, uses=False)
+        for arch in (["jamba"] if DEVICE == "cpu" else RECURRENT)
+    },
+    "transformers": transformers("llama"),
+    "transformers_windows": transformers("gemma3_text"),  # some layers see the last 12 tokens only
+    **{
+        f"transformers_{kind}": transformers(kind, CHAIN)
+        for kind in ("mamba2", "jamba", "falcon_h1", "lfm2", "qwen3_next")
+    },
+    "translated_toy": translated_toy,
+}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest, models: Path) -> Iterator[Engine]:
-    made: Callable[[Path], Engine] = request.param
-    engine = made(models)
+    engine = ENGINES[request.param](models)
     yield engine
     engine.target.close()
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from enumeration import decided_distribution, distance, drafted_distribution, plain_distribution
 from paceline.backends.toy import ToyTarget
@@ -17,69 +13,15 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.speculative.interfaces import Budget, Drafter, RequiredOutputs
+from paceline.speculative.interfaces import Budget, Drafter
 from paceline.speculative.loop import decode, start_request
 from paceline.speculative.policy.interface import FixedPolicy
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.tree import EMPTY, chain
 from tiny_heads import tiny_drafter, toy
 from toy_head import HeadDrafter, HeadMemory
 
-V, LAYERS = 6, 3
-WANT = RequiredOutputs(top_k=2, layers=(0, 1, 3))
-
-
-def deep(**more: Any) -> ToyTarget:
-    return ToyTarget(V, seed=2, layers=LAYERS, **more)
-
-
-def at_once(text: Sequence[int]) -> Any:
-    """[tokens, layers, width] of one pass over all of the text."""
-    target = deep()
-    session = target.open()
-    session.extend(text)
-    features = target.forward([(session, EMPTY)], WANT)[0].features
-    assert (features.start, features.lead) == (0, len(text) - 1)
-    return features.hidden
-
-
-@pytest.mark.parametrize("rollback", ["free", "restore"])
-@given(
-    prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=9),
-    chunk=st.integers(1, 5),
-    rounds=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4),
-)
-@settings(max_examples=60, deadline=None)
-def test_features_cover_the_text_without_a_gap_however_it_is_read_and_rolled_back(
-    rollback: Any, prompt: list[int], chunk: int, rounds: list[tuple[int, int]]
-) -> None:
-    target = deep(rollback=rollback)
-    session = target.open()
-    session.extend(prompt)
-    known: dict[int, Any] = {}
-
-    def note(features: Any, rows: Sequence[int]) -> None:
-        assert features.start <= len(known)  # no place is left out; some come again
-        for at, row in enumerate([*range(features.lead), *rows], features.start):
-            known[at] = features.hidden[row]
-
-    while session.pending_tokens > chunk:
-        (out,) = target.forward([(session, chunk)], WANT)
-        assert out.features.top_k is None
-        assert len(out.features.hidden) == out.features.lead == chunk
-        note(out.features, ())
-    for drafted, kept in rounds:
-        (out,) = target.forward([(session, chain([1, 2, 3][:drafted], "x"))], WANT)
-        assert out.features.top_k is not None
-        assert out.features.top_k.shape == (drafted + 1, 2)
-        assert len(out.features.hidden) == out.computed == out.features.lead + drafted + 1
-        path = range(min(kept, drafted))
-        note(out.features, [out.features.lead + row for row in (0, *(node + 1 for node in path))])
-        session.commit(path, 5)
-    whole = at_once(session.tokens)
-    for at, hidden in known.items():
-        assert np.array_equal(hidden, whole[at]), at
+V = 6
 
 
 @pytest.mark.parametrize("rollback", ["free", "restore"])
@@ -102,16 +44,9 @@ def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, 
     assert sorted(memory.hidden) == list(range(len(memory.tokens) - 1))
 
 
-SAMPLED = 0.9
-CASES: dict[str, tuple[ToyTarget, Drafter]] = {}
-for kind in ("free", "restore"):
-    small = ToyTarget(3, seed=4, layers=2, rollback=kind)
-    CASES |= {
-        f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
-        f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
-    }
-flat = ToyTarget(3, seed=4, rollback="restore")
-CASES |= {
+SAMPLED, NAMES = 0.9, [name for name in HEADS if name != "mtp"]
+flat, seen = ToyTarget(3, seed=4, rollback="restore"), toy(3, seed=4, layers=3)
+CASES: dict[str, tuple[ToyTarget, Drafter]] = {
     "head": (flat, HeadDrafter(flat)),
     "a draft that cannot rewind": (
         ToyTarget(3, seed=4),
@@ -119,21 +54,19 @@ CASES |= {
     ),
     "lookup, head": (flat, ComposedDrafter([LookupDrafter(1, 2), HeadDrafter(flat)])),
     "none": (flat, NoDrafter()),
+    **{f"{name}, greedy": (seen, tiny_drafter(name, seen)) for name in NAMES},
+    "block, recurrent Markov head": (seen, tiny_drafter("block", seen, SAMPLED, markov="rnn", markov_rank=2)),
 }
 for kind in ("free", "restore"):  # drafts are drawn from three tokens, or two of them, or are greedy
-    seen = toy(3, seed=4, layers=3, rollback=kind)
-    CASES |= {f"{name}, {kind}": (seen, tiny_drafter(name, seen, SAMPLED)) for name in HEADS if name != "mtp"}
+    small = ToyTarget(3, seed=4, layers=2, rollback=kind)
+    some = toy(3, seed=4, layers=3, rollback=kind)
     CASES |= {
-        f"{name}, some tokens, {kind}": (seen, tiny_drafter(name, seen, SAMPLED, draft_ids=[0, 2]))
-        for name in HEADS
-        if name != "mtp"
+        f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
+        f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
     }
-seen = toy(3, seed=4, layers=3)
-CASES |= {f"{name}, greedy": (seen, tiny_drafter(name, seen)) for name in HEADS if name != "mtp"}
-CASES["block, recurrent Markov head"] = (
-    seen,
-    tiny_drafter("block", seen, SAMPLED, markov="rnn", markov_rank=2),
-)
+    for name in NAMES:
+        CASES[f"{name}, {kind}"] = some, tiny_drafter(name, some, SAMPLED)
+        CASES[f"{name}, some tokens, {kind}"] = some, tiny_drafter(name, some, SAMPLED, draft_ids=[0, 2])
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -305,16 +305,6 @@ def test_any_chains_in_any_order_are_answered_as_the_draft_model_does(
         assert out.features.top_k is None
 
 
-def test_what_is_kept_of_a_chain_is_the_text_then() -> None:
-    target, session = ahead(Successor(), Guessing([1, 2]), [0], 4)
-    for n in range(3):
-        target.forward([(session, chain([1, 5, 2][:n], "draft"))], RequiredOutputs())
-    session.commit([0, 1], 3)
-    assert session.tokens == [0, 1, 5, 3]
-    (out,) = target.forward([(session, EMPTY)], RequiredOutputs())
-    assert out.argmax(0) == 4
-
-
 def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:
     """SLEM has no chain of token ids to guess, so "auto" takes TLI."""
     target, theirs = speaking(ToyTarget(V), "012345"), speaking(ToyTarget(5, seed=2), "30x51")

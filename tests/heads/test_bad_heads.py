@@ -83,7 +83,10 @@ def test_a_published_head_of_another_width_is_refused(tmp_path: Path) -> None:
             lambda f: change_config(f, speculators_model_type="dspark", markov_head_type="x"),
             "markov_head_type in config.json is 'x': only vanilla",
         ),
-        (lambda f: change_config(f, eagle_aux_hidden_state_layer_ids=[0, 1]), "fc.weight is"),
+        (
+            lambda f: change_config(f, eagle_aux_hidden_state_layer_ids=[0, 1]),
+            "its weights do not fit its configuration",
+        ),
         (lambda f: change_config(f, eagle_aux_hidden_state_layer_ids=[0, 1, 9]), "reads the layers 0, 1, 9"),
         (lambda f: change_config(f, fc_norm=True), "has no weights 'fc_norm.0.weight'|do not fit"),
     ],

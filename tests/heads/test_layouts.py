@@ -57,10 +57,9 @@ def test_dflash_loads_as_its_authors_publish_it(name: str, tmp_path: Path) -> No
         reference.weights.pop("t2d")
         reference.target["lm_head.weight"] = np.zeros((96, 32), np.float32)
         reference.target["lm_head.weight"][reference_ids(name)] = reference.weights.pop("lm_head.weight")
-        for values in (reference.values["draft_logits"],):
-            wide = np.zeros((*values.shape[:-1], 96), np.float32)
-            wide[..., reference_ids(name)] = values
-            reference.values["draft_logits"] = wide
+        values = reference.values["draft_logits"]
+        wide = reference.values["draft_logits"] = np.zeros((*values.shape[:-1], 96), np.float32)
+        wide[..., reference_ids(name)] = values
     config = zlab_config(reference.config, LAYERS)
     require_agreement(write_layout(reference, tmp_path / "older", config=config), reference)
     config["dflash_config"]["block_size"] = config.pop("block_size")

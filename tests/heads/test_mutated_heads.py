@@ -211,8 +211,10 @@ def text(target: ToyTarget, drafter: Any) -> list[int]:
     return decoded(target, drafter, PROMPT, 8, Budget(4, 8, 2), ignore_eos=True)[0]
 
 
-def check_mutations(layout: str, folder: Path, sample: int | None) -> None:
-    (original := folder / "original").mkdir()
+@pytest.mark.parametrize("sample", [SAMPLE_SIZE, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_mutated_head_drafts_or_is_refused(layout: str, sample: int | None, tmp_path: Path) -> None:
+    (original := tmp_path / "original").mkdir()
     target = LAYOUTS[layout](original)
     plain = text(target, NoDrafter())
     assert text_with(original, target) == (None if layout == "confidence" else plain)
@@ -220,7 +222,7 @@ def check_mutations(layout: str, folder: Path, sample: int | None) -> None:
     chosen = found if sample is None else random.Random(SEED).sample(found, min(sample, len(found)))
     outcomes = set[bool | str]()
     for name, mutate in chosen:
-        shutil.copytree(original, mutated := folder / "mutated")
+        shutil.copytree(original, mutated := tmp_path / "mutated")
         mutate(mutated)
         try:
             outcomes.add(text_with(mutated, target) in (plain, None))
@@ -230,14 +232,3 @@ def check_mutations(layout: str, folder: Path, sample: int | None) -> None:
             pytest.fail(f"{name}: {type(error).__name__}: {error}")
         shutil.rmtree(mutated)
     assert outcomes == {True}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_mutated_head_drafts_or_is_refused(layout: str, tmp_path: Path) -> None:
-    check_mutations(layout, tmp_path, SAMPLE_SIZE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_mutation_drafts_or_is_refused(layout: str, tmp_path: Path) -> None:
-    check_mutations(layout, tmp_path, None)

@@ -46,7 +46,9 @@ def idioms(streams: Iterator[list[int]]) -> NgramCache:
     cache, least = NgramCache.build(streams), 2
     while cache.words().nbytes > SIZE:
         least += 1 + least // 16
-        cache = cache.trimmed(least)
+        ngrams, tokens, counts = cache.rows()
+        frequent = counts >= least
+        cache = NgramCache.of((ngrams[frequent], tokens[frequent], counts[frequent]))
     return cache
 
 

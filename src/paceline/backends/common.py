@@ -67,13 +67,6 @@ def parameters(n: int) -> str:
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
 
 
-def check_layers(layers: Sequence[int], n: int, path: Path) -> None:
-    """Raise UsageError unless the model with `n` layers has inputs of these layers, which must ascend."""
-    assert list(layers) == sorted(set(layers)), f"hidden states of layers {list(layers)}: not ascending"
-    if not all(0 <= layer <= n for layer in layers):
-        raise UsageError(f"{path}: hidden states of layers {list(layers)}: the model has those of 0 to {n}")
-
-
 def check_exit(n: int, layers: int, path: Path) -> None:
     """Raise UsageError unless the first `n` of the model's layers are a proper part of it."""
     if not 1 <= n < layers:
@@ -98,12 +91,6 @@ def check_experts(n: int, used: int, experts: int, path: Path) -> None:
 def describe_experts(n: int, used: int) -> str:
     """Return the `modification` of a mixture that uses `n` experts instead of `used`."""
     return f"with {n} experts a token instead of {used}"
-
-
-def check_tokens(tokens: Sequence[int], n_vocab: int, origin: str) -> None:
-    """Raise UsageError unless all tokens are in the vocabulary."""
-    if wrong := [token for token in tokens if not 0 <= token < n_vocab]:
-        raise UsageError(f"{origin}: has no token {wrong[0]}: its vocabulary has {n_vocab:,}")
 
 
 @dataclass(frozen=True)

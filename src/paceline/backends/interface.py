@@ -91,12 +91,11 @@ class ReusesCache(Protocol):
 
 @dataclass(frozen=True)
 class OutputHead:
-    """The last layers of a model: logits are `weight @ (norm * h / sqrt(mean(h * h) + eps))` of a state h.
-    norm: [hidden_size]; None for a norm of another kind. eps: 0 then.
+    """The last layers of a model: logits are `weight @ (norm * h / rms(h))` of a state h.
+    norm: [hidden_size]; None for a norm of another kind.
     weight: [n_vocab, hidden_size]. Biases, scales and soft caps of logits are left out."""
 
     norm: NDArray[np.float32] | None
-    eps: float
     weight: NDArray[np.float32]
 
 
@@ -113,8 +112,7 @@ class ShowsHiddenStates(Protocol):
 
     def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return the tokens' rows of the embedding matrix [n, hidden_size].
-        Some models scale embeddings (Gemma): the hidden states of layer 0 are scaled, these rows are not.
-        Raises UsageError for a token outside the vocabulary."""
+        Some models scale embeddings (Gemma): the hidden states of layer 0 are scaled, these rows are not."""
 
     def output_head(self) -> OutputHead:
         """Return a copy of the output layer. Raises ModelError for weights that cannot be read."""

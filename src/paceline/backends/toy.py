@@ -172,7 +172,7 @@ class ToyTarget:
         return self._embed[list(tokens)].astype(np.float32)
 
     def output_head(self) -> OutputHead:
-        return OutputHead(None, 0.0, self._head.astype(np.float32))
+        return OutputHead(None, self._head.astype(np.float32))
 
 
 ComputedToken = tuple[Array, int]  # the states after a token, and the token

@@ -123,13 +123,10 @@ class CascadeTarget(DelegatingTarget):
             session.compute_tree(tree)
         unknown = [(session, tree.tokens) for session, tree in batch if not session.has_computed(tree.tokens)]
         if unknown:
-            for session, tree in batch:
-                if session.has_computed(tree.tokens):
-                    session.keep_rows()  # this forward would invalidate them
             trees = [session.plan(path) for session, path in unknown]  # may change `inner`
             work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
             for (session, _), out in zip(unknown, self.inner.forward(work, want), strict=True):
-                session.out = out
+                session.take(out, shares=len(batch) > 1)
         return [session.row(len(tree)) for session, tree in batch]
 
 
@@ -144,10 +141,9 @@ class AheadSession(DerivedSession):
         self._restart()
 
     def _restart(self) -> None:
-        self.out: ForwardOutput | None = None
+        self._rows: list[Logits] = []  # of the last pass
         self._committed: tuple[int, ...] = ()  # committed tokens of the chain, the last one being the root
         self._read: tuple[int, ...] = ()  # tokens after them that the last pass computed
-        self._saved: list[Logits] = []
 
     def begin_chain(self, copied: DrafterState | None, depth: int) -> None:
         """Start a chain of up to `depth` tokens. copied: the copier's state."""
@@ -162,29 +158,27 @@ class AheadSession(DerivedSession):
     def has_computed(self, path: tuple[int, ...]) -> bool:
         """Return whether the row below the chain `path` is known."""
         beyond = len(path) - len(self._committed)
-        return self.out is not None and beyond >= 0 and path == self._committed + self._read[:beyond]
+        return len(self._rows) > 0 and beyond >= 0 and path == self._committed + self._read[:beyond]
 
-    def keep_rows(self) -> None:
-        """Copy the rows of the last pass."""
-        if not self._saved and self.out is not None:
-            self._saved = [self.out.logits(row).copy() for row in range(len(self._read) + 1)]
+    def take(self, out: ForwardOutput, *, shares: bool) -> None:
+        """Note the rows of a pass. shares: copies of them, as a pass for other sessions invalidates them."""
+        rows = (out.logits(row) for row in range(len(self._read) + 1))
+        self._rows = [row.copy() if shares else row for row in rows]
+        self._computed = out.computed
 
     def row(self, n: int) -> AheadRow:
-        assert self.out is not None  # has_computed
-        row = n - len(self._committed)
-        return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row), self.out.computed)
+        return AheadRow(n, self._rows[n - len(self._committed)], self._computed)
 
     def plan(self, path: tuple[int, ...]) -> DraftTree:
         """Return the tokens to compute for the row below the chain `path`, which grows the last one: its new
         tokens, and guesses."""
-        if self.out is not None:
+        if self._rows:
             more = path[len(self._committed) :]  # not a prefix of the computed tokens
             right = next(n for n, token in enumerate(more) if self._read[n : n + 1] != (token,))
             root = more[right]
             self.inner.commit(range(right), root)
             self._committed = path[: len(self._committed) + right + 1]
-        self.out = None
-        self._saved = []
+        self._rows = []
         self._read = path[len(self._committed) :]
         self._read += self._guess(path)
         return chain(self._read, "draft")

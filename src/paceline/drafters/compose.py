@@ -51,30 +51,24 @@ class ComposedState:
 
     def __init__(self) -> None:
         self.parts: list[DrafterState] = []
-        self._prefilling: list[PrefillingState | None] = []  # the parts that are draft models
+        self._pending_prefill: list[Callable[[], int]] = []  # of each part; int() is 0
 
     def add(self, part: DrafterState) -> None:
         self.parts.append(part)
-        self._prefilling.append(part if isinstance(part, PrefillingState) else None)
-
-    def _pending_prefill(self, i: int) -> int:
-        part = self._prefilling[i]
-        return 0 if part is None else part.pending_prefill()
+        self._pending_prefill.append(part.pending_prefill if isinstance(part, PrefillingState) else int)
 
     def can_call(self, i: int, name: str, budget: Budget, draft: Callable[[], DraftTree]) -> bool:
         """Return whether a composition calls part `i`, given the `draft` so far. A part that reads hidden
         states rests while it is not called; when it is due, it needs a pass before it can draft."""
         part = self.parts[i]
-        if not isinstance(part, Resting):
-            return budget.should_call(name, draft, self._pending_prefill(i))
-        if part.is_resting:
+        if isinstance(part, Resting) and part.is_resting:
             if part.can_wake and budget.is_due(name, draft):
                 part.wake()
             return False
-        if budget.should_call(name, draft, self._pending_prefill(i)):
+        if budget.should_call(name, draft, self._pending_prefill[i]()):
             return True
-        if not budget.is_due(name, draft):  # otherwise it only waits until reading the prompt pays
-            part.pass_over()
+        if isinstance(part, Resting) and not budget.is_due(name, draft):
+            part.pass_over()  # otherwise it only waits until reading the prompt pays
         return False
 
     def predict(self, tokens: Sequence[int]) -> None:

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from paceline.drafters.parts import DrafterInputs, best_first
+from paceline.drafters.parts import DrafterInputs, SingleDrafter, best_first
 from paceline.drafters.suffix_array import Match, SuffixArray
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Features, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -38,14 +38,13 @@ class DatastoreState:
         self.tokens.clear()
 
 
-class DatastoreDrafter:
+class DatastoreDrafter(SingleDrafter):
     """A drafter that looks the text up in corpora.
     stores: opened corpora of the target's tokenizer, closed with the drafter.
     match_min, match_max: length of the ending that is looked up.
     samples: the most places to read."""
 
     name = "datastore"
-    required_outputs = RequiredOutputs()
 
     def __init__(
         self, stores: Sequence[SuffixArray], match_min: int = 3, match_max: int = 16, samples: int = 16
@@ -57,9 +56,6 @@ class DatastoreDrafter:
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> DatastoreState:
         return DatastoreState(prompt, self._match_max)
-
-    def propose(self, batch: Sequence[tuple[DatastoreState, Budget]]) -> list[DraftTree]:
-        return [self._draft(state, budget) for state, budget in batch]
 
     def _draft(self, state: DatastoreState, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes)

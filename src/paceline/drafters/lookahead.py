@@ -22,7 +22,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.drafters.parts import DrafterInputs
+from paceline.drafters.parts import DrafterInputs, SingleDrafter
 from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
@@ -177,7 +177,7 @@ class LookaheadState:
         self._pool.clear()
 
 
-class LookaheadDrafter:
+class LookaheadDrafter(SingleDrafter):
     """A drafter that needs no model and no corpus.
     window: columns of guesses.
     level: length of the n-grams, first token included; at least 2.
@@ -194,10 +194,8 @@ class LookaheadDrafter:
     ) -> LookaheadState:
         return LookaheadState(prompt, seed, *self._shape)
 
-    def propose(self, batch: Sequence[tuple[LookaheadState, Budget]]) -> list[DraftTree]:
-        return [state.propose(budget) for state, budget in batch]
-
-    def close(self) -> None: ...
+    def _draft(self, state: LookaheadState, budget: Budget) -> DraftTree:
+        return state.propose(budget)
 
 
 def make(parts: DrafterInputs) -> LookaheadDrafter:

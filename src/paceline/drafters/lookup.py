@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.drafters.parts import DrafterInputs
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.drafters.parts import DrafterInputs, SingleDrafter
+from paceline.speculative.interfaces import Budget, Features, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree, chain
 
@@ -39,11 +39,10 @@ class LookupState:
         self.tokens.clear()
 
 
-class LookupDrafter:
+class LookupDrafter(SingleDrafter):
     """A drafter that copies from the request's own text."""
 
     name = "lookup"
-    required_outputs = RequiredOutputs()
 
     def __init__(self, ngram_min: int = 1, ngram_max: int = 3) -> None:
         self._bounds = (ngram_min, ngram_max)
@@ -53,10 +52,8 @@ class LookupDrafter:
     ) -> LookupState:
         return LookupState(prompt, *self._bounds)
 
-    def propose(self, batch: Sequence[tuple[LookupState, Budget]]) -> list[DraftTree]:
-        return [self._draft(state, min(budget.depth, budget.nodes)) for state, budget in batch]
-
-    def _draft(self, state: LookupState, length: int) -> DraftTree:
+    def _draft(self, state: LookupState, budget: Budget) -> DraftTree:
+        length = min(budget.depth, budget.nodes)
         if length < 1:
             return EMPTY
         for n in state.lengths:
@@ -70,8 +67,6 @@ class LookupDrafter:
             copied += copied[: length - len(copied)]
         # A longer match is more likely to continue alike.
         return chain(copied, self.name, score=[n / (n + 1)] * length)
-
-    def close(self) -> None: ...
 
 
 def make(parts: DrafterInputs) -> LookupDrafter:

@@ -23,9 +23,9 @@ from paceline.drafters.ngram_cache import (
     Ngram,
     NgramCache,
 )
-from paceline.drafters.parts import DrafterInputs, Scopes, best_first
+from paceline.drafters.parts import DrafterInputs, Scopes, SingleDrafter, best_first
 from paceline.speculative.errors import VocabError
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.speculative.interfaces import Budget, Features, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -111,7 +111,7 @@ class NgramState:
         self.context.forget()
 
 
-class NgramDrafter:
+class NgramDrafter(SingleDrafter):
     """A drafter by n-gram counts.
     static: counts of a corpus.
     n_vocab: the target's vocabulary size.
@@ -119,7 +119,6 @@ class NgramDrafter:
     Raises VocabError for static counts with tokens outside the target's vocabulary."""
 
     name = "ngram"
-    required_outputs = RequiredOutputs()
 
     def __init__(
         self, static: NgramCache | None = None, *, n_vocab: int | None = None, limit: int = MAX_LEARNED_TOKENS
@@ -145,11 +144,6 @@ class NgramDrafter:
     def forget(self) -> None:
         for past in self._past:
             past.forget()
-
-    def close(self) -> None: ...
-
-    def propose(self, batch: Sequence[tuple[NgramState, Budget]]) -> list[DraftTree]:
-        return [self._draft(state, budget) for state, budget in batch]
 
     def _learn(self, past: Counts, tokens: Sequence[int], start: int) -> None:
         past.add(tokens, start)

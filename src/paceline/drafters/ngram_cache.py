@@ -97,12 +97,6 @@ class NgramCache:
         """Return the sum of all caches."""
         return NgramCache.of(*(cache.rows() for cache in (self, *others)))
 
-    def trimmed(self, least: int) -> NgramCache:
-        """Return a cache without the continuations seen fewer than `least` times."""
-        ngrams, tokens, counts = self.rows()
-        frequent = counts >= least
-        return NgramCache.of((ngrams[frequent], tokens[frequent], counts[frequent]))
-
     def write(self, path: Path | str, *, private: bool = False) -> None:
         """Write the file atomically. private: readable by the user alone.
         Raises OSError if the file cannot be written."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from paceline.heads.confidence import Confidence
 from paceline.settings import Drafting
-from paceline.speculative.interfaces import Budget, Target
+from paceline.speculative.interfaces import NO_OUTPUTS, Budget, Target
 from paceline.speculative.policy.costs import DecodingCosts
 from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from paceline.vocab.translation import Translation
@@ -47,6 +47,21 @@ class DrafterInputs:
             "confidence": self.confidence,
             "warn": self.warn,
         }
+
+
+class SingleDrafter:
+    """The base of drafters without a model: each request is drafted for by itself."""
+
+    required_outputs = NO_OUTPUTS
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+        return [self._draft(state, budget) for state, budget in batch]
+
+    def _draft(self, state: Any, budget: Budget) -> DraftTree:
+        """Return the proposal for one request."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
 
 
 class Scopes(Generic[T]):

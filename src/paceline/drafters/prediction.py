@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline.drafters.compose import Resting
-from paceline.drafters.parts import DrafterInputs
-from paceline.speculative.interfaces import UNLIMITED, Budget, Features, RequiredOutputs, Session
+from paceline.drafters.parts import DrafterInputs, SingleDrafter
+from paceline.speculative.interfaces import UNLIMITED, Budget, Features, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import DraftTree, chain
 
@@ -60,27 +60,21 @@ class PredictionState(Resting):
         self.predicted = self.predicted[:0]
 
 
-class PredictionDrafter:
+class PredictionDrafter(SingleDrafter):
     """A drafter that copies from the prediction of the request."""
 
     name = "prediction"
-    required_outputs = RequiredOutputs()
 
     def open(
         self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
     ) -> PredictionState:
         return PredictionState()
 
-    def propose(self, batch: Sequence[tuple[PredictionState, Budget]]) -> list[DraftTree]:
-        return [self._draft(state, budget) for state, budget in batch]
-
     def _draft(self, state: PredictionState, budget: Budget) -> DraftTree:
         score = (state.matched + 1) / (state.matched + 2 + state.missed)
         length = 0 if score < budget.p_min else min(budget.depth, budget.nodes)
         copied = state.predicted[state.at : state.at + length].tolist()
         return chain(copied, self.name, score=[score] * len(copied))
-
-    def close(self) -> None: ...
 
 
 def make(_: DrafterInputs) -> PredictionDrafter:

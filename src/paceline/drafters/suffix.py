@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.drafters.parts import DrafterInputs, Scopes
-from paceline.speculative.interfaces import Budget, Features, RequiredOutputs, Session
+from paceline.drafters.parts import DrafterInputs, Scopes, SingleDrafter
+from paceline.speculative.interfaces import Budget, Features, Session
 from paceline.speculative.stats import Step
 from paceline.speculative.tree import EMPTY, DraftTree
 
@@ -46,13 +46,12 @@ class SuffixState:
         self.text.clear()
 
 
-class SuffixDrafter:
+class SuffixDrafter(SingleDrafter):
     """A drafter that owns the history of past outputs.
     max_tokens: past tokens to remember, rounded up to a power of two; 52 to 104 bytes each.
     The first of a process loads compiled code in half a second, after compiling it once per machine."""
 
     name = "suffix"
-    required_outputs = RequiredOutputs()
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         # Imported here, as numba takes a second to import.
@@ -62,7 +61,9 @@ class SuffixDrafter:
         self._make, self._draft_into = SuffixHistory, draft
         self._max_tokens = max_tokens
         self._most, self._max_depth = MAX_MATCHES if COMPILED else MAX_MATCHES_UNCOMPILED, MAX_MATCH_TOKENS
-        self._draft_buffers(64)
+        nodes = 2 * self._most * self._max_depth  # of the largest draft
+        self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+        self._scores = np.empty(nodes, np.float64)
         self.history = SuffixHistory(limit=max(1, max_tokens))
         self._past = Scopes(self.history, lambda: SuffixHistory(limit=max(1, max_tokens)))
         # Compile now instead of in the first step.
@@ -75,9 +76,6 @@ class SuffixDrafter:
         # A quarter more than the prompt, so that a long prompt is seldom indexed twice.
         return SuffixState(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
 
-    def propose(self, batch: Sequence[tuple[SuffixState, Budget]]) -> list[DraftTree]:
-        return [self._draft(state, budget) for state, budget in batch]
-
     def follow(self, state: SuffixState, more: Sequence[int], budget: Budget) -> DraftTree:
         """Return the proposal if the text went on with `more`; the state does not change."""
         with state.text.with_continuation(more):
@@ -88,8 +86,6 @@ class SuffixDrafter:
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
-        if nodes > len(self._tokens):
-            self._draft_buffers(nodes)
         text, past = state.text, state.past
         n = self._draft_into(
             (text.ring, text.links, text.heads, text.state[0]),
@@ -107,11 +103,6 @@ class SuffixDrafter:
             score=tuple(self._scores[:n].tolist()),
             source=(self.name,) * n,
         )
-
-    def _draft_buffers(self, nodes: int) -> None:
-        """Allocate the arrays for a draft."""
-        self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-        self._scores = np.empty(nodes, np.float64)
 
     def learn(self, tokens: Sequence[int]) -> None:
         self.remember(tokens, self.history)

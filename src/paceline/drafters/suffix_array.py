@@ -16,7 +16,6 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,17 +47,18 @@ class SuffixArray:
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
-        index = read_index(folder)
+        try:
+            index = DatastoreIndex.model_validate_json((folder / INDEX).read_bytes())
+        except (OSError, ValueError) as error:
+            reason = "is missing or damaged, or of another version; build the corpus again"
+            raise ModelError(f"{folder / INDEX}: {reason}") from error
         self.n_vocab, self.tokens, self._width = index.n_vocab, index.tokens, index.width
         self._structs: dict[int, struct.Struct] = {}
         self._letter = {2: "H", 4: "I"}[self._width]
         self._top = 256**self._width - 1
         _check_size(folder / TEXT, index.length * self._width)
         _check_size(folder / ARRAY, index.length * 4)
-        with ExitStack() as stack:
-            self._text = stack.enter_context(_mapped(folder / TEXT))
-            self._array = _mapped(folder / ARRAY)
-            stack.pop_all()
+        self._text, self._array = _mapped(folder / TEXT), _mapped(folder / ARRAY)
         self._places = memoryview(self._array).cast("I")
 
     def find(self, query: bytes) -> Match:
@@ -149,17 +149,6 @@ class DatastoreIndex(BaseModel):
     tokens: PositiveInt
     documents: PositiveInt
     length: PositiveInt
-
-
-def read_index(folder: Path) -> DatastoreIndex:
-    """Read index.json. Raises ModelError if it is missing or damaged, or of another version."""
-    path = folder / INDEX
-    try:
-        return DatastoreIndex.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path}: is missing or damaged, or of another version; build the corpus again"
-        ) from error
 
 
 def _check_size(path: Path, size: int) -> None:

@@ -31,6 +31,7 @@ class DraftBase(DelegatingTarget, ABC):
         super().__init__(inner)
         self.path = path
         self.on_forward: Callable[[int, int, float], None] | None = None
+        self.settings, self.weight_bytes = inner.settings, inner.weight_bytes
         self._passes = 0  # to notice reads of an outdated output
         self._ids: Ids | None = None  # of the tokens that can be drafted, None for all
 
@@ -54,6 +55,10 @@ class DraftBase(DelegatingTarget, ABC):
             rows = sum(out.computed for out in outs)
             self.on_forward(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
+
+    def identity(self) -> dict[str, Any]:
+        """See ModelSetup. By default that of the model around which the draft is, or next to it."""
+        return {**self.inner.identity(), "draft": self.kind}
 
     @abstractmethod
     def _forward(self, batch: SessionBatch[Any]) -> list[DraftForward]:

@@ -30,12 +30,12 @@ class ExitTarget(HeadTarget):
         self._want = RequiredOutputs(layers=(self.exit_layer,))
         self.caps = self._first_layers.caps
 
-    def _compute_two_rows(self) -> None:
+    def _two_rows(self) -> Any:
         head, hidden = self._head, zeros(self._like, (2, self.config.target.hidden))
         if isinstance(head, KangarooHead):
-            head.logits(head.forward(hidden, range(2), [KeyValueCache() for _ in head.layers], None))
-        else:
-            head.logits(hidden, self.config.default_exit)
+            hidden = head.forward(hidden, range(2), [KeyValueCache() for _ in head.layers], None)
+            return head.logits(hidden)
+        return head.logits(hidden, self.config.default_exit)
 
     @property
     def description(self) -> str:

@@ -108,7 +108,9 @@ def read_head(path: Path) -> HeadFiles:
     try:
         if path.is_file():
             return HeadFiles(path, *read_sidecar(path, config), None)
-        weights = _read_weights(path, config)
+        file = weights_file(path)
+        found = read_safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
+        weights = {renamed(str(name), config): value for name, value in found.items()}
         file = path / SAMPLE
         sample = read_safetensors(file).get(SAMPLE_NAME) if file.is_file() else None
     except OSError as error:
@@ -124,12 +126,6 @@ def weights_file(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     raise ModelError(f"{path}: has no weights ({WEIGHTS})")
-
-
-def _read_weights(path: Path, config: HeadConfig) -> dict[str, NDArray[Any]]:
-    file = weights_file(path)
-    found = read_safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
-    return {renamed(str(name), config): value for name, value in found.items()}
 
 
 def renamed(name: str, config: HeadConfig) -> str:

@@ -24,7 +24,6 @@ class ParallelDraft(DraftBase):
         super().__init__(path, inner)
         self.max_depth = depth
         self.masks = chain([mask_token] * (depth - 1), self.kind)
-        self.settings, self.weight_bytes = inner.settings, inner.weight_bytes
         # Any tree can be drafted: its nodes take the rows of the masks.
         self.caps = replace(inner.caps, max_branches=MAX_BRANCHES)
 

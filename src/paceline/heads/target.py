@@ -17,7 +17,7 @@ from paceline.heads.decoder import MakeLinear
 from paceline.heads.draft_base import HeadBase
 from paceline.heads.entries import prefix_errors
 from paceline.heads.files import HeadFiles, weights_file
-from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead, check_shapes
+from paceline.heads.networks import BlockHead, EagleHead, ExitsHead, KangarooHead, MedusaHead
 from paceline.heads.session import SESSIONS
 from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import Session
@@ -33,6 +33,7 @@ KINDS: Mapping[str, Callable[[HeadConfig, Any, MakeLinear | None], Any]] = {
     "exits": ExitsHead,
     "kangaroo": KangarooHead,
 }
+TABLES = ("embed_tokens.weight", "markov_head.markov_w1.weight")  # weights by token
 SAMPLE_TOKENS = 16  # rows of the target's embedding, by which it is recognised
 MIN_SAMPLE_COSINE = 0.9  # quantised and fine-tuned models are above it
 
@@ -59,8 +60,6 @@ class HeadTarget(HeadBase):
         if not any(name.startswith("lm_head.") for name in weights):
             weights["lm_head.weight"] = base.output_head().weight[:, : self.config.target.hidden]
         self._ids = draft_ids(files.path, weights, self.config)
-        drafted = self.config.target.vocab if self._ids is None else len(self._ids)
-        check_shapes(files.path, replace(self.config, draft_vocab=drafted), weights)
         self.settings = {"threads": 1}
         self._engine = engine or f"numpy {np.__version__}"
         self._n_weights = sum(value.size for value in weights.values())
@@ -73,18 +72,28 @@ class HeadTarget(HeadBase):
         with prefix_errors(self.path):
             try:
                 self._head = KINDS[self.kind](self.config, weights, make_linear)
-                self._compute_two_rows()
+                self._try_out([weights[name] for name in TABLES if name in weights])
             except KeyError as error:
                 raise ModelError(f"has no weights {error}: it is incomplete") from error
-            except (ValueError, IndexError, TypeError, RuntimeError) as error:
+            except (ValueError, IndexError, TypeError, RuntimeError, AssertionError) as error:
                 why = f"{type(error).__name__}: {error}"
                 raise ModelError(f"its weights do not fit its configuration ({why})") from error
 
-    def _compute_two_rows(self) -> None:
-        """Try the network out."""
+    def _try_out(self, tables: Sequence[Any]) -> None:
+        """Raise ValueError unless the network computes rows of logits, and tables have rows of all tokens."""
+        vocab = self.config.target.vocab
+        drafted = vocab if self._ids is None else len(self._ids)
+        with np.errstate(all="ignore"):  # empty weights
+            shapes = {tuple(row.shape) for row in self._two_rows()}
+        if shapes != {(drafted,)}:
+            raise ValueError(f"its logits are {shapes}")
+        if any(table.shape[:1] != (vocab,) for table in tables):
+            raise ValueError(f"a table has not {vocab:,} tokens")
+
+    def _two_rows(self) -> Any:
         session = self.open()
         session.extend([0, 0, 0])
-        session.compute(chain([0], self.kind))
+        return session.compute(chain([0], self.kind))[1]
 
     @property
     def description(self) -> str:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.common import PassOutput
+from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp import placement
 from paceline.backends.llama_cpp.binding import MAX_SEQUENCES, helpers, llama_cpp
 from paceline.backends.llama_cpp.extras import Hidden
+from paceline.speculative.errors import ModelError
+
+OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
 
 def _pointer(sequences: list[int]) -> Any:
@@ -25,12 +30,21 @@ def _pointer(sequences: list[int]) -> Any:
 class Batch:
     """Fixed arrays of `size` rows that llama.cpp reads in place; at most `max_outputs` have logits.
     states: [size, width], read beside the tokens; without a width there are none.
-    tokens: False if states alone are read."""
+    tokens: False if states alone are read. kernels: whether Paceline's compute. path: of the model."""
 
     def __init__(
-        self, size: int, max_outputs: int, n_vocab: int, width: int = 0, *, tokens: bool = True
+        self,
+        size: int,
+        max_outputs: int,
+        n_vocab: int,
+        width: int = 0,
+        *,
+        path: Path,
+        kernels: bool,
+        tokens: bool = True,
     ) -> None:
         cpp = llama_cpp()
+        self._path, self._kernels = path, kernels
         self._shape = max_outputs, n_vocab
         self._address = 0  # of `_logits`
         self._token = (ctypes.c_int32 * size)()
@@ -74,8 +88,8 @@ class Batch:
         self._owners.append(sequences)
         self.outputs += wanted
 
-    def decode(self, context: Any) -> int:
-        """Return llama_decode's code: 0, or 1 if the cache is full."""
+    def decode(self, context: Any) -> None:
+        """Compute the rows. Raises ModelError."""
         assert self.outputs <= self._shape[0], f"{self.outputs} rows in one pass (Caps.max_batch_tokens)"
         for i, sequences in enumerate(self._owners):
             self._n_seq[i] = len(sequences)
@@ -86,7 +100,13 @@ class Batch:
                 self._seqs[i] = self._several[-1]
         self._batch.n_tokens = len(self._owners)
         placement.before_pass(context, helpers())
-        return int(llama_cpp().llama_decode(context, self._batch))
+        own_kernels.set_enabled(self._kernels)
+        code = llama_cpp().llama_decode(context, self._batch)
+        helpers().on_compute()
+        if code == OUT_OF_CELLS:
+            raise ModelError(f"{self._path}: the KV cache is full; ask for a larger context (n_ctx, -c)")
+        if code:
+            raise ModelError(f"{self._path}: llama_decode failed with code {code}")
 
     def logits(self, context: Any) -> NDArray[np.float32]:
         """Return the logits of the last pass [outputs, n_vocab], a view of llama.cpp's buffer."""

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -93,20 +93,6 @@ def _imported() -> ModuleType:
     return found
 
 
-@contextlib.contextmanager
-def wrap_llama_errors(path: Path) -> Iterator[None]:
-    """Turn a failed call into a ModelError with llama.cpp's log message."""
-    _log.clear()
-    try:
-        yield
-    except (ValueError, RuntimeError) as error:
-        raise ModelError(f"{path}: {_first_log_line() or error}") from error
-
-
-def _first_log_line() -> str:
-    return next(filter(None, _log), "")
-
-
 def load_model(
     path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mtp: bool = False, changes: Changes = ()
 ) -> Any:
@@ -121,13 +107,13 @@ def load_model(
     params.progress_callback = cpp.llama_progress_callback(_loading)
     for change in changes:
         change(params)
-    with wrap_llama_errors(path):
-        model = cpp.llama_model_load_from_file(os.fsencode(path), params)
-        if not model:
-            reason = f"{path}: {gate.explain([*filter(None, _log)])}"
-            if not vocab_only:  # a wrong kind of model is reported first
-                cpp.llama_model_free(load_model(path, vocab_only=True))
-            raise ModelError(reason)
+    _log.clear()
+    model = cpp.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        reason = f"{path}: {gate.explain([*filter(None, _log)])}"
+        if not vocab_only:  # a wrong kind of model is reported first
+            cpp.llama_model_free(load_model(path, vocab_only=True))
+        raise ModelError(reason)
     if reason := _no_decoder(model):
         cpp.llama_model_free(model)
         raise ModelError(f"{path}: is {reason}")
@@ -236,14 +222,15 @@ def make_context(
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     for change in changes:
         change(params)
-    with wrap_llama_errors(path), placement.interleaved(settings.placement):
+    _log.clear()
+    with placement.interleaved(settings.placement):
         context = cpp.llama_init_from_model(model, params)
-        if not context:
-            raise ModelError(
-                f"{path}: no context of {n_ctx:,} tokens can be made ({_first_log_line() or 'memory?'}); "
-                "ask for fewer (n_ctx, -c), or for the usual cache_type (--cache-type) and "
-                "flash_attention (-fa)"
-            )
+    if not context:
+        reason = next(filter(None, _log), "memory?")
+        raise ModelError(
+            f"{path}: no context of {n_ctx:,} tokens can be made ({reason}); ask for fewer (n_ctx, -c), or "
+            "for the usual cache_type (--cache-type) and flash_attention (-fa)"
+        )
     pages.advise_huge_pages()  # scratch space is allocated, and not yet touched
     if settings.placement == PINNED:
         placement.pin(cpp, context, settings.threads)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from paceline.backends.llama_cpp import binding
 from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import Batch
-from paceline.speculative.errors import ModelError
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.target import LlamaTarget
@@ -28,12 +27,12 @@ class EmbeddingContext:
     """A context with a cache of its own, whose passes output states. Close it before the model."""
 
     def __init__(self, target: LlamaTarget, settings: Any) -> None:
-        self._path, self._width, self._kernels = target.path, target.hidden_size, settings.kernels
-        own_kernels.set_enabled(self._kernels)
+        self._width = target.hidden_size
+        own_kernels.set_enabled(settings.kernels)
         sizes: Any = {"n_ctx": target.caps.n_ctx, "sequences": 1, "rows": ROWS, "n_batch": ROWS}
         make, model = binding.make_context, target.model.pointer
         self._context = make(model, target.path, settings, changes=[_show_states], **sizes)
-        self._batch = Batch(ROWS, ROWS, target.vocab.size)
+        self._batch = Batch(ROWS, ROWS, target.vocab.size, path=target.path, kernels=settings.kernels)
 
     def mean(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return the mean of the tokens' states after the last layer and its norm."""
@@ -43,11 +42,7 @@ class EmbeddingContext:
             self._batch.clear(all_outputs=True)
             for position, token in enumerate(tokens[start : start + ROWS], start):
                 self._batch.add(token, position, [0], wanted=True)
-            own_kernels.set_enabled(self._kernels)
-            code = self._batch.decode(self._context)
-            binding.helpers().on_compute()
-            if code:
-                raise ModelError(f"{self._path}: llama_decode failed with code {code}")
+            self._batch.decode(self._context)
             shape = len(self._batch), self._width
             total += np.ctypeslib.as_array(cpp.llama_get_embeddings(self._context), shape).sum(axis=0)
         return (total / len(tokens)).astype(np.float32)

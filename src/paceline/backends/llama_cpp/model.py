@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -134,13 +133,12 @@ class LoadedModel:
         self.kernels = settings.kernels and kernels.fits_memory(path, shares=shares)
         kernels.set_enabled(self.kernels)
         changes = [extra.on_load for extra in extras]
-        share = kernels.sharing(key) if self.kernels else nullcontext()
-        with share, interleaved(settings.placement):
+        self._sharing_key = key if self.kernels else b""
+        with kernels.sharing(self._sharing_key), interleaved(settings.placement):
             model: Any = binding.load_model(
                 path, gpu_layers=settings.gpu_layers, mtp=settings.mtp, changes=changes
             )
         self.pointer = model
-        self._sharing_key = key if self.kernels else b""
         _with_kernels[self._sharing_key] += bool(self._sharing_key)
         self.layers = int(self._cpp.llama_model_n_layer(model))
         self.hidden_size = int(self._cpp.llama_model_n_embd(model))

@@ -133,7 +133,6 @@ class MtpDraft(HeadBase):
         self.max_depth = self.heads if self.heads > 1 else caps.n_ctx
         branches = 1 + MAX_BRANCHES // caps.max_sessions if self.heads == 1 else 1
         self.caps = replace(self.caps, max_branches=branches)
-        self.settings = target.settings
         self.weight_bytes = None
         self._narrow = self._model.architecture in NARROW_OUTPUTS
         self._sessions: weakref.WeakSet[MtpSession] = weakref.WeakSet()
@@ -142,15 +141,12 @@ class MtpDraft(HeadBase):
         self._n_sequences = mains + MAX_BRANCHES
         self._free, self._free_branches = list(range(mains)), list(range(mains, self._n_sequences))
         self._cells = caps.n_ctx * caps.max_sessions + MAX_ROWS
-        self._batch = Batch(MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width)
+        sizes = MAX_ROWS, MAX_OUTPUTS, target.vocab.size, self.width
+        self._batch = Batch(*sizes, path=self.path, kernels=model.kernels)
         self.vocabulary: ReducedVocabulary | None = None
         self._all_ids: Ids | None = None  # as DraftBase._ids without a reduced vocabulary
         self.open_context()
-        try:
-            self.vocabulary = self._reduced_vocabulary()
-        except BaseException:
-            self.free_context()
-            raise
+        self.vocabulary = self._reduced_vocabulary()
 
     def open_context(self) -> None:
         kernels.set_enabled(self._model.kernels)
@@ -195,9 +191,6 @@ class MtpDraft(HeadBase):
         reduced = self.vocabulary
         some = "" if reduced is None else f", drafting {len(reduced.ids):,} of {self.vocab.size:,} tokens"
         return f"{self.heads} of the model's own layers (MTP){some}"
-
-    def identity(self) -> dict[str, Any]:
-        return {**self.inner.identity(), "draft": self.kind}
 
     def open(self, beside: Session | None = None) -> MtpSession:
         session = MtpSession(self, self.caps.n_ctx)
@@ -311,11 +304,7 @@ class MtpDraft(HeadBase):
         for row in rows:
             self._batch.states[len(self._batch)] = row.state
             self._batch.add(row.token, row.position, [row.sequence], row.wants_logits and with_logits)
-        kernels.set_enabled(self._model.kernels)
-        code = self._batch.decode(self._context)
-        binding.helpers().on_compute()
-        if code:
-            raise ModelError(f"{self.path}: llama_decode failed with code {code} in the draft's layers")
+        self._batch.decode(self._context)
 
     def _make_room(self, n: int) -> None:
         """Drop rows of closed sessions if the cache has no cells for `n` more."""

@@ -114,10 +114,12 @@ class BlockDraft(SidecarDraft):
     """DFlash. Rows of the text have hidden states and no token, those of a block tokens only."""
 
     def __init__(self, target: LlamaTarget, head: HeadBase) -> None:
-        config, vocab = head.config, target.vocab.size
-        states = Batch(MAX_ROWS, 1, vocab, len(config.layer_ids) * config.target.hidden, tokens=False)
-        self._batches = states, Batch(MAX_ROWS, MAX_OUTPUTS, vocab)
         super().__init__(target, head)
+        config, vocab = head.config, target.vocab.size
+        given: Any = {"path": self.path, "kernels": self._model.kernels}
+        width = len(config.layer_ids) * config.target.hidden
+        states = Batch(MAX_ROWS, 1, vocab, width, tokens=False, **given)
+        self._batches = states, Batch(MAX_ROWS, MAX_OUTPUTS, vocab, **given)
         self.max_depth = config.depth
         if config.markov:  # whose terms follow the likeliest tokens, not those of a tree
             self.caps = replace(self.caps, max_branches=1)

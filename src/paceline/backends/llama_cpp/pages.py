@@ -23,18 +23,11 @@ def advise_huge_pages() -> None:
     with contextlib.suppress(OSError, AttributeError, ValueError):
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for start, end in large_anonymous_mappings(Path("/proc/self/maps").read_text()):
-            advise(start, end - start, mmap.MADV_HUGEPAGE)
-
-
-def large_anonymous_mappings(maps: str) -> list[tuple[int, int]]:
-    """Return start and end of large mappings that are writable, private and anonymous, and of the heap."""
-    found = []
-    for line in maps.splitlines():
-        span, rights, _, _, inode, *name = line.split(maxsplit=5)
-        start, end = (int(x, 16) for x in span.split("-"))
-        start, end = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-        is_ours = rights == "rw-p" and inode == "0" and name in ([], ["[heap]"])
-        if is_ours and end - start >= MIN_MAPPING_BYTES:
-            found.append((start, end))
-    return found
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            span, rights, _, _, inode, *name = line.split(maxsplit=5)
+            start, end = (int(x, 16) for x in span.split("-"))
+            start = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+            size = end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - start
+            is_anonymous = rights == "rw-p" and inode == "0" and name in ([], ["[heap]"])
+            if is_anonymous and size >= MIN_MAPPING_BYTES:
+                advise(start, size, mmap.MADV_HUGEPAGE)

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from paceline.backends.llama_cpp import binding
-from paceline.backends.llama_cpp import kernels as own_kernels
 from paceline.backends.llama_cpp.batch import Batch, LlamaForward
 from paceline.backends.llama_cpp.cache import LlamaKvCache
 from paceline.backends.llama_cpp.extras import NO_EXTRAS, Hidden, JoinedExtras
 from paceline.backends.llama_cpp.session import LlamaSession
-from paceline.speculative.errors import ModelError
 from paceline.speculative.interfaces import NO_FEATURES, Features, RequiredOutputs, SessionBatch
 from paceline.speculative.request import MAX_FUSED_PREFILL
 from paceline.speculative.tree import DraftTree
@@ -23,8 +21,6 @@ from paceline.speculative.tree import DraftTree
 MAX_ROWS = binding.UBATCH  # a prompt with outputs is divided like one without, for equal bits
 CHUNK = 2048  # prefill tokens in one pass
 N_BATCH = CHUNK + MAX_ROWS
-
-_OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
 LlamaBatch = SessionBatch[LlamaSession]
 
@@ -51,8 +47,8 @@ class PassRunner:
     """The passes over the sessions of a cache."""
 
     def __init__(self, path: Path, cache: LlamaKvCache, n_vocab: int, *, kernels: bool) -> None:
-        self._path, self._cache, self._kernels = path, cache, kernels
-        self.batch = Batch(N_BATCH, MAX_ROWS, n_vocab)
+        self._cache = cache
+        self.batch = Batch(N_BATCH, MAX_ROWS, n_vocab, path=path, kernels=kernels)
         self.context: Any = None
         self._passes = 0  # to notice reads of an outdated output
 
@@ -168,10 +164,4 @@ class PassRunner:
         return np.concatenate(shown, axis=1) if len(shown) > 1 else next(iter(shown), None)
 
     def _decode_batch(self) -> None:
-        own_kernels.set_enabled(self._kernels)
-        code = self.batch.decode(self.context)
-        binding.helpers().on_compute()
-        if code == _OUT_OF_CELLS:
-            raise ModelError(f"{self._path}: the KV cache is full; ask for a larger context (n_ctx, -c)")
-        if code != 0:
-            raise ModelError(f"{self._path}: llama_decode failed with code {code}")
+        self.batch.decode(self.context)

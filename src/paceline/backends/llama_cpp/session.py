@@ -67,13 +67,6 @@ class LlamaSession(CachedSession[SequenceSlot]):
         for place in range(len(slot.cached), len(slot.cached) + n):
             batch.add(self._context[place], slot.position(place), main, False)
 
-    def drop_other_tree(self, tree: DraftTree | int) -> None:
-        """Roll back before pending tokens are counted, unless `tree` grows the last one."""
-        if isinstance(tree, int):
-            self.discard_tree()
-        else:
-            self.begin(tree)
-
     def plan(self, tree: DraftTree, batch: Batch) -> int:
         """Add the tokens and nodes that are not cached to `batch`; return the first output's row."""
         first, slot = self.begin(tree), self.slot

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.backends.common import LoadedTarget, check_exit, check_layers, check_tokens, require_experts
+from paceline.backends.common import LoadedTarget, check_exit, require_experts
 from paceline.backends.interface import OutputHead
 from paceline.backends.llama_cpp import binding, mtp_sidecar
 from paceline.backends.llama_cpp import kernels as own_kernels
@@ -265,7 +265,6 @@ class LlamaTarget(LoadedTarget):
 
     def token_embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         self._require_open()
-        check_tokens(tokens, self.vocab.size, self.origin)
         return self._weights.token_embeddings(tokens)
 
     def output_head(self) -> OutputHead:
@@ -322,8 +321,8 @@ class LlamaTarget(LoadedTarget):
             want = RequiredOutputs(layers=(self._stop,))
         extras = self._join_extras(want.layers, len(batch))
         if self.cache.stateful:
-            for session, tree in batch:
-                session.drop_other_tree(tree)
+            for session, tree in batch:  # rolls back before pending tokens are counted
+                session.discard_tree() if isinstance(tree, int) else session.begin(tree)
         batch = self._decoder.finish_sparse_prompts(batch)
         began = perf_counter()
         prefills = [tree if isinstance(tree, int) else session.pending_tokens for session, tree in batch]
@@ -337,7 +336,8 @@ class LlamaTarget(LoadedTarget):
         """Return the extras of a pass that shows these layers, ready for it."""
         extras = self._joined.get(layers)
         if extras is None:
-            check_layers(layers, max(extra.layers.stop for extra in self.extras) - 1, self.path)
+            shown = {layer for extra in self.extras for layer in extra.layers}
+            assert shown.issuperset(layers), f"hidden states of layers {layers}"
             extras = self._joined[layers] = JoinedExtras(self.extras, layers)
         for extra in extras.joined:
             extra.prepare(self, sessions)

@@ -95,14 +95,11 @@ class LlamaTokenizer:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._model: Any = load_model(path, vocab_only=True)
-        try:
-            self.vocab: Vocab = read_vocab(self._model, self._require_open)
-            self.text = LlamaText(self._model)
-            if self.vocab.size == 0:
-                raise UsageError(f"{path}: has no vocabulary; give the model that is served")
-        except BaseException:
+        self.vocab: Vocab = read_vocab(self._model, self._require_open)
+        self.text = LlamaText(self._model)
+        if self.vocab.size == 0:
             self.close()
-            raise
+            raise UsageError(f"{path}: has no vocabulary; give the model that is served")
 
     def _require_open(self) -> None:
         if self._model is None:

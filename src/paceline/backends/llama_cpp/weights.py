@@ -40,11 +40,10 @@ class ModelWeights:
 
     def output_head(self) -> OutputHead:
         first = self._files[0]
-        eps = first.values.get(f"{first.text('general.architecture')}.{RMS_EPSILON}")
-        is_rms = isinstance(eps, float) and self._find(NORM) is not None
-        norm = self._tensor(NORM).rows(slice(None))[:, 0] if is_rms else None
-        weight = self.output_rows().rows(slice(None))
-        return OutputHead(norm, float(eps) if isinstance(eps, float) else 0.0, weight)
+        is_rms = f"{first.text('general.architecture')}.{RMS_EPSILON}" in first.values
+        has_norm = is_rms and self._find(NORM) is not None
+        norm = self._tensor(NORM).rows(slice(None))[:, 0] if has_norm else None
+        return OutputHead(norm, self.output_rows().rows(slice(None)))
 
     def _tensor(self, name: str) -> TensorRows:
         file = self._find(name)

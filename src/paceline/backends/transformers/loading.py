@@ -147,13 +147,14 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
     config = load_config(path)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type} is no causal language model that transformers has")
+    usual = torch.float32 if model_path(path).is_file() else "auto"  # as stored
     if attention != "auto":
         given["attn_implementation"] = attention
     with wrap_loading_errors(path):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
-            dtype=dtype_of(torch, dtype, path),
+            dtype=usual if dtype == "auto" else getattr(torch, dtype),
             trust_remote_code=False,
             output_loading_info=True,
             **given,
@@ -207,13 +208,6 @@ def load_tokenizer(path: Path) -> Any:
     folder, given = from_pretrained_arguments(path)
     with wrap_loading_errors(path):
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **given)
-
-
-def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """Return a torch dtype. name: of settings.DTYPES; auto: as stored, or float32 for a GGUF file."""
-    if name == "auto":
-        return torch.float32 if model_path(path).is_file() else "auto"
-    return getattr(torch, name)
 
 
 def check_device(device: str) -> str:

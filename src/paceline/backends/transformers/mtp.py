@@ -45,9 +45,8 @@ class MtpBase(HeadBase):
 
     def __init__(self, path: Path, target: HfTarget) -> None:
         super().__init__(path, target)
-        self.settings, layers = target.settings, target.layers
-        facts = TargetFacts(layers=layers, hidden=target.hidden_size, vocab=target.vocab.size)
-        self.config = HeadConfig(kind=self.kind, target=facts, layer_ids=(layers,))
+        facts = TargetFacts(layers=target.layers, hidden=target.hidden_size, vocab=target.vocab.size)
+        self.config = HeadConfig(kind=self.kind, target=facts, layer_ids=(target.layers,))
 
     def close(self) -> None:
         """Drop the layers, but not the target."""
@@ -77,9 +76,6 @@ class HfMtpDraft(MtpBase):
     @property
     def description(self) -> str:
         return f"{self.heads} of the model's own layers (MTP)"
-
-    def identity(self) -> dict[str, Any]:
-        return {**self.inner.identity(), "draft": self.kind}
 
     def open(self, beside: Session | None = None) -> NetworkSession:
         kind = MtpTreeSession if self.takes_trees else MtpChainSession

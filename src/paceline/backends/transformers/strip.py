@@ -111,12 +111,11 @@ def copied_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a layer's attributes at this time. Keys and values are only appended to: recurrent states, which
     are in dictionaries, are written in place."""
     return {
-        name: copied_states(value) if isinstance(value, dict) else value for name, value in attributes.items()
+        name: {i: part.clone() if isinstance(part, torch.Tensor) else part for i, part in value.items()}
+        if isinstance(value, dict)
+        else value
+        for name, value in attributes.items()
     }
-
-
-def copied_states(states: Mapping[int, Any]) -> dict[int, Any]:
-    return {i: state.clone() if isinstance(state, torch.Tensor) else state for i, state in states.items()}
 
 
 class BatchedCache(Cache):  # type: ignore[misc]  # transformers is untyped here

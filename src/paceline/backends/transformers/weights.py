@@ -13,7 +13,6 @@ from paceline.backends.interface import OutputHead
 from paceline.speculative.errors import ModelError
 
 FINAL_NORMS = ("norm", "norm_f", "final_layernorm", "final_layer_norm", "embedding_norm", "ln_f")
-EPSILONS = ("variance_epsilon", "eps")
 MAX_DIFFERENCE = 0.02  # of norms in 16 bits
 
 
@@ -28,8 +27,7 @@ def output_head(model: Any, origin: str) -> OutputHead:
     weight = getattr(model.get_output_embeddings(), "weight", None)
     if weight is None or weight.dim() != 2:
         raise ModelError(f"{origin}: has no output layer whose weights draft heads could share")
-    norm, eps = _final_norm(model)
-    return OutputHead(norm, eps, _array(weight))
+    return OutputHead(_final_norm(model), _array(weight))
 
 
 def final_norm_name(model: Any) -> str:
@@ -38,19 +36,18 @@ def final_norm_name(model: Any) -> str:
     return next((name for name in FINAL_NORMS if getattr(decoder, name, None) is not None), "")
 
 
-def _final_norm(model: Any) -> tuple[NDArray[np.float32] | None, float]:
-    """Return the factors and epsilon of the final RMS norm; None and 0 for other norms."""
+def _final_norm(model: Any) -> NDArray[np.float32] | None:
+    """Return the factors of the final RMS norm; None for other norms."""
     norm = getattr(model.get_decoder(), final_norm_name(model), None)
     weight = getattr(norm, "weight", None)
-    eps = next((float(value) for name in EPSILONS if (value := getattr(norm, name, None)) is not None), 0.0)
     if norm is None or weight is None or getattr(norm, "bias", None) is not None:
-        return None, 0.0
+        return None
     with torch.inference_mode():
         scales = norm(torch.ones_like(weight)[None, None])[0, 0].float()
     for factors in (weight.float(), 1.0 + weight.float()):  # Gemma stores the factors minus one
-        if torch.allclose(scales * (1.0 + eps) ** 0.5, factors, rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE):
-            return _array(factors), eps
-    return None, 0.0
+        if torch.allclose(scales, factors, rtol=MAX_DIFFERENCE, atol=MAX_DIFFERENCE):
+            return _array(factors)
+    return None
 
 
 def _array(weight: Any) -> NDArray[np.float32]:

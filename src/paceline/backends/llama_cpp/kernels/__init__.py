@@ -74,8 +74,6 @@ def _compiled_library() -> tuple[ctypes.CDLL, Path, int]:
     """Return the library, its file, and llama.cpp's handle. Raises KernelError or MissingExtraError."""
     from paceline.backends.llama_cpp import binding
 
-    if os.name == "nt":
-        raise KernelError("there are none for Windows")
     llama: int = binding.llama_cpp()._lib._handle
     file = build.library(build.recipe_for())
     return _load_library(file), file, llama

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from paceline.backends.llama_cpp.kernels.build import library, recipe_for
@@ -10,9 +9,6 @@ from paceline.speculative.errors import KernelError
 
 
 def main() -> int:
-    if os.name == "nt":
-        print("paceline: no kernels: there are none for Windows", file=sys.stderr)
-        return 1
     try:
         print(library(recipe_for(), again=True))
     except KernelError as error:

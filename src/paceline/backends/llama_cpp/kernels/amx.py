@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from paceline.system.home import cpu_name, to_stderr
@@ -34,13 +33,12 @@ def types_faster_with_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
     if seconds(TYPES["Q8_0"], 1, AMX) < 0:
         return ()
     to_stderr("comparing kernels with AMX, this once")
-    cost = partial(benchmark_seconds, seconds)
+
+    def cost(number: int, buffer: str) -> float:
+        """Return the workload's seconds; negative if the buffer takes no such weights."""
+        return seconds(number, PROMPT, buffer) + PASSES * seconds(number, ROWS, buffer)
+
     left = tuple(name for name, n in TYPES.items() if 0 < MIN_ADVANTAGE * cost(n, AMX) < cost(n, OWN_KERNELS))
     with suppress(OSError), atomic_write(file) as part:
         part.write_text(json.dumps({"processor": cpu_name(), "left": left}), "utf-8")
     return left
-
-
-def benchmark_seconds(seconds: Seconds, number: int, buffer: str) -> float:
-    """Return the workload's seconds; negative if the buffer takes no such weights."""
-    return seconds(number, PROMPT, buffer) + PASSES * seconds(number, ROWS, buffer)

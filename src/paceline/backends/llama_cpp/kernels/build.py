@@ -117,6 +117,8 @@ def library(
 ) -> Path:
     """Return the library from a cache folder, and build it if needed. Raises KernelError.
     folders: cache folders in order of preference. again: repeat a build that failed recently."""
+    if os.name == "nt":
+        raise KernelError("there are none for Windows")
     folders = [folder / "kernels" for folder in caches()] if folders is None else folders
     if (path := _found(recipe, folders)) is not None:
         with suppress(OSError):
