@@ -201,7 +201,7 @@ class LLM:
         on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens
         so far and in all. An exception that it raises ends the stream.
         options: see `request`, which also has the errors; BusyError without a free session."""
-        return self.engine.run_inline(self.request(prompt, **options), on_prefill)
+        return Stream(self.engine, self.request(prompt, **options), on_prefill)
 
     def request(
         self,

@@ -24,7 +24,7 @@ from paceline.speculative.errors import BusyError, ClosingError, TooSlowError, U
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest
-from paceline.text.grammar import CompiledGrammar
+from paceline.text.grammar import CompiledGrammar, TextGrammar
 
 IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 BUSY_SECONDS = 0.02  # until a job looks for a session again
@@ -259,7 +259,9 @@ class ServingEngine:
             try:
                 if isinstance(grammar, Exception):
                     raise grammar
-                self._engine.queue(self._scheduler, handle, grammar)
+                if grammar is not None:
+                    handle.scheduled.grammar = TextGrammar(grammar)
+                self._scheduler.add(handle.scheduled)
             except Exception as error:
                 self._fail(handle, error)
             else:
