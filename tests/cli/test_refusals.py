@@ -110,20 +110,6 @@ def test_a_prompt_that_cannot_be_used_is_refused(
     run(capsys, target, *(arg.format(odd=odd) for arg in args)).refused(2, words)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device here")  # noqa: PTH110
-@pytest.mark.parametrize(
-    "args", [["-f", "/dev/zero"], ["hi", "-jf", "/dev/zero"], ["--messages", "/dev/zero"]]
-)
-def test_endless_file_is_refused_before_memory_fills(capsys: Capture, target: Path, args: list[str]) -> None:
-    words = "/dev/zero: has more than 64 MiB, which no model reads: shorten it"
-    run(capsys, target, *args).refused(2, words)
-
-
-def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.cli.texts.MAX_TEXT_BYTES", 9)
-    run(capsys, target, stdin=b"x" * 10).refused(2, "stdin: has more than", "which no model reads")
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
