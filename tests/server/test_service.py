@@ -216,7 +216,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
                 raise ZeroDivisionError("in the grammar")
             return super().mask(path)
 
-    monkeypatch.setattr("paceline.engine.TextGrammar", Odd)
+    monkeypatch.setattr("paceline.server.service.TextGrammar", Odd)
     bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
     with ServingEngine(toy) as service:
         first, second, third = submit(
