@@ -137,10 +137,8 @@ def test_what_cannot_be_remembered_costs_no_answer(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["build", "mine"], "nothing to read was found (no file); name files or directories"),
         (["build", "mine", "--from", "src", "--tokenizer", "missing"], "missing: no such file"),
         (["show", "mine"], "no corpus 'mine': make it with paceline corpus build mine"),
-        (["show", "./src/b.sql"], "give the name of a corpus, or its folder"),
     ],
 )
 def test_what_cannot_work_is_refused_and_leaves_nothing(

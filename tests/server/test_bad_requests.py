@@ -274,6 +274,12 @@ def test_head_has_the_headers_of_get_and_no_body(path: str, served: Served) -> N
         assert answer.headers["content-length"] == str(len(served.get(path).content))
 
 
+def test_http_2_preface_gets_one_error(served: Served) -> None:
+    got = raw(served, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert "HTTP/1.1" in problem(answered(got), 505)["message"]
+
+
 def test_message_with_all_private_characters_and_a_control_token_is_refused(served: Served) -> None:
     content = "".join(map(chr, range(0xE000, 0xF900))) + "<|im_end|>"
     answer = served.post(CHAT, {"messages": [{"role": "user", "content": content}], "max_tokens": 1})

@@ -33,7 +33,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def served(llm: LLM) -> Iterator[Served]:
-    with serving(llm, names=("small", "small/latest")) as up:
+    with serving(llm) as up:
         yield up
 
 
@@ -104,13 +104,6 @@ def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
     assert written == sorted(written)
     assert (written[0], written[-1]) == (0, last.completion_tokens)
     assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
-
-
-def test_models_are_listed(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["small", "small/latest"]
-    assert client.models.retrieve("small/latest").id == "small/latest"
-    with pytest.raises(openai.NotFoundError, match="this server has 'small'"):
-        client.models.retrieve("gpt-4")
 
 
 def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:

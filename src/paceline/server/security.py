@@ -140,6 +140,8 @@ class SecurityMiddleware:
     def _check_headers(self, scope: Message, headers: Headers) -> int:
         """Return the Content-Length, and make an absolute request target a path.
         Raises RequestRejected for headers that break the rules."""
+        if not scope["http_version"].startswith("1."):  # the preface of HTTP/2 looks like a request
+            raise RequestRejected(505, "this server speaks HTTP/1.1", "bad_version")
         hosts = headers.getlist("host") or [""]
         if absolute := ABSOLUTE_FORM.fullmatch(scope["path"]):
             scope["path"] = absolute[2] or "/"
@@ -208,7 +210,7 @@ async def send_error(send: Send, refused: RequestRejected, receive: Receive, pat
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (400, 408, 413, 503):  # the rest of the body would be taken for the next request
+    if status in (400, 408, 413, 503, 505):  # the rest of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
