@@ -86,10 +86,10 @@ def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def start(*args: str | Path, module: str = "paceline", **env: str) -> subprocess.Popen[bytes]:
+def start(*args: str | Path, **env: str) -> subprocess.Popen[bytes]:
     """Start the program in a new process."""
     return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, args)],
+        [*PROGRAM, *map(str, args)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -53,9 +53,6 @@ class Served:
         headers = {"content-type": "application/json"}
         return httpx2.post(self.url + path, content=body, headers=headers, timeout=LONG)
 
-    def delete(self, path: str) -> httpx2.Response:
-        return httpx2.delete(self.url + path, timeout=LONG)
-
     def get(self, path: str, **more: Any) -> httpx2.Response:
         return httpx2.get(self.url + path, timeout=LONG, **more)
 
@@ -170,14 +167,13 @@ def serving(
     rules: SecurityRules | None = None,
     names: Sequence[str] = ("small",),
     patience: float = LONG,
-    most: int = listen.MAX_CONNECTIONS,
     **service: Any,
 ) -> Iterator[Served]:
-    """Run a server. patience: seconds until a stalled connection is aborted. most: connections at once."""
+    """Run a server. patience: seconds until a stalled connection is aborted."""
     listening = listen.bind("127.0.0.1", 0)
     served = ServingEngine(llm, limits, **service)
     made = app.create(served, names, rules or SecurityRules(hosts=("127.0.0.1",)))
-    server = uvicorn.Server(listen.uvicorn_config(made, 5.0, patience, most))
+    server = uvicorn.Server(listen.uvicorn_config(made, 5.0, patience))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:
         thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,60 +12,28 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.api import LLM
-from paceline.drafters.none import NoDrafter
-from paceline.request_options import RequestOptions
-from paceline.settings import Drafting
-from paceline.speculative.errors import BatchError, ModelError, UsageError
+from gguf_files import write_llama
+from paceline.api import LLM, RequestOptions
+from paceline.speculative.errors import BatchError, UsageError
 from paceline.speculative.sampling import Sampling
-from paceline.speculative.vocabulary import Vocab
 
 
-class Text:
-    def __init__(self, rendered: list[int]) -> None:
-        self._rendered = rendered
-
-    def render(self, messages: list[dict[str, str]], tools: None, variables: dict[str, Any]) -> str:
-        assert (tools, variables) == (None, {})
-        assert messages == [{"role": "user", "content": "hi"}]
-        return "rendered"
-
-    def encode(self, text: str, *, special: bool = False, add_bos: bool) -> list[int]:
-        assert not add_bos
-        return list(self._rendered) if text == "rendered" else [2]
-
-
-class FakeTarget:
-    def __init__(self, add_bos: bool, rendered: list[int]) -> None:
-        self.vocab = Vocab(10, "BPE", 1, frozenset(), add_bos, False, b"%d".__mod__, b"%d".__mod__)
-        self.text = Text(rendered)
-
-
-@pytest.mark.parametrize(
-    ("add_bos", "rendered", "tokens"),
-    [(True, [5, 6], [1, 5, 6]), (True, [1, 5, 6], [1, 5, 6]), (False, [5, 6], [5, 6])],
-)
+@pytest.mark.parametrize("template", ["{{ bos_token }}hi", "hi"])
+@pytest.mark.parametrize("adds", [True, False])
 def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
-    add_bos: bool, rendered: list[int], tokens: list[int]
+    adds: bool, template: str, tmp_path: Path
 ) -> None:
-    target: Any = FakeTarget(add_bos, rendered)
-    assert LLM(target, NoDrafter(), Drafting()).chat_tokens("hi") == tokens
+    made = write_llama(tmp_path / "a.gguf", chat_template=template)
+    with paceline.load(made, drafters="none", threads=1, n_ctx=64) as llm:
+        vocab: Any = replace(llm.target.vocab, add_bos=adds)
+        vars(llm.target)["vocab"] = vocab
+        assert llm.chat_tokens("hi").count(vocab.bos) == (adds or template != "hi")
 
 
-@pytest.mark.parametrize(
-    ("request_", "complaint"),
-    [
-        ({"logit_bias": {258: 1.0}}, "logit_bias for token 258: the model's tokens are 0 to 257"),
-        ({"warmth": 1}, "unknown setting 'warmth'"),
-        ({"logprobs": 259}, "logprobs 259: must be between 0 and the model's 258 tokens"),
-        ({"regex": "a", "ignore_eos": True}, "a grammar says where the text ends"),
-    ],
-)
-def test_a_request_that_cannot_work_is_refused(
-    models: Path, request_: dict[str, Any], complaint: str
-) -> None:
-    with paceline.load(models / "target.gguf", threads=1) as llm, pytest.raises(UsageError, match=complaint):
-        llm.generate([1, 2], **request_)
+def test_more_log_probabilities_than_tokens_are_refused(target: Path) -> None:
+    complaint = "logprobs 259: must be between 0 and the model's 258 tokens"
+    with paceline.load(target, threads=1) as llm, pytest.raises(UsageError, match=complaint):
+        llm.generate([1, 2], logprobs=259)
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 5])
@@ -110,23 +79,6 @@ def test_a_prompt_that_fails_costs_the_others_of_its_batch_nothing(models: Path)
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
         with pytest.raises(UsageError, match="the prompt has 40 tokens"):  # there is no answer to lose
             llm.generate(["b" * 40, "b" * 41], **asked)
-
-
-def test_an_engine_that_fails_in_mid_stream_leaves_the_session_free(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: object) -> None:
-        raise ModelError("llama_decode failed")
-
-    with paceline.load(models / "target.gguf", threads=1) as llm:
-        stream = llm.stream([1, 2], max_tokens=8, ignore_eos=True)
-        next(stream)
-        with monkeypatch.context() as patch:
-            patch.setattr(llm.target, "forward", failing)
-            with pytest.raises(ModelError):
-                next(stream)
-        assert stream.result().n_tokens >= 1
-        assert llm.generate([1, 2], max_tokens=8, ignore_eos=True).n_tokens == 8
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,6 @@ from paceline.api import LLM
 from paceline.server.convert import from_chat
 from paceline.server.schemas import ChatRequest
 from paceline.server.settings import ServerLimits
-from paceline.text.messages import parse_tool_choice
-from paceline.text.tools.formats import force_call
-from paceline.text.tools.parser import AnswerParser
-from real_model import smollm2
 from tool_templates import CHATML, TEMPLATES
 
 TOOL = {
@@ -35,51 +30,6 @@ TOOL = {
     },
 }
 TIME = {"type": "function", "function": {"name": "time_now", "description": "Tells the time."}}
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[LLM]:
-    with paceline.load(smollm2(), drafters="lookup", n_ctx=1024) as llm:
-        yield llm
-
-
-def test_a_model_without_tools_in_its_template_is_told_of_them(real: LLM) -> None:
-    assert not real.tool_support.native
-    tokens = real.chat_tokens("How warm is it in Bonn?", [TOOL, TIME])
-    told = b"".join(map(real.target.vocab.piece, tokens)).decode()
-    assert told.startswith("system\n# Tools\n")
-    for tool in (TOOL, TIME):
-        assert json.dumps(tool) in told
-    assert real.chat_tokens(
-        "How warm is it in Bonn?", parse_tool_choice([TOOL], "none").tools
-    ) == real.chat_tokens("How warm is it in Bonn?")
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
-    choice = parse_tool_choice([TOOL, TIME], {"type": "function", "function": {"name": "weather"}})
-    must = force_call(real.tool_support.format, choice)
-    assert must is not None
-    assert must.prefix == "<tool_call>\n"
-    prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.prefix)
-    reader = AnswerParser(must.format, choice.tools)
-    deltas = reader.feed(must.prefix)
-    with real.stream(prompt, max_tokens=120, json_schema=must.json_schema, plain=plain) as stream:
-        for piece in stream:
-            deltas += reader.feed(piece.text)
-    deltas += reader.finish()
-    assert reader.n_calls == 1
-    assert all(delta.index == 0 for delta in deltas)
-    assert deltas[0].name == "weather"
-    arguments = json.loads("".join(delta.arguments for delta in deltas))
-    assert arguments["town"] in ("Bonn", "Trier")
-    assert arguments["days"] in (1, 2)
-    again = [
-        {"role": "user", "content": "How warm is it in Bonn?"},
-        AnswerParser(must.format, choice.tools, prefix=must.prefix).parse(stream.result().text).openai(),
-        {"role": "tool", "tool_call_id": "1", "content": "20 degrees"},
-    ]
-    assert len(real.chat_tokens(again, choice.tools)) > len(prompt) + len(stream.result().tokens)
 
 
 @pytest.mark.parametrize(
@@ -153,15 +103,6 @@ def marked(tmp_path: Path) -> Iterator[LLM]:
     )
     with paceline.load(made, drafters="none", threads=1, n_ctx=512) as llm:
         yield llm
-
-
-def test_the_files_template_for_tools_is_used_with_tools(marked: LLM) -> None:
-    assert marked.tool_support.format.name == "mistral-args"
-    assert marked.tool_support.native
-    with_tools, without = (marked.chat_tokens("hi", tools) for tools in ([TOOL], None))
-    said = [b"".join(map(marked.target.vocab.piece, tokens)).decode() for tokens in (with_tools, without)]
-    assert said[0].startswith("[AVAILABLE_TOOLS]")
-    assert said[1] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_control_tokens_of_a_format_become_text_where_that_is_asked_for(marked: LLM) -> None:

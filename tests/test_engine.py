@@ -120,23 +120,6 @@ def test_a_thread_that_has_a_stream_open_is_told_so_and_does_not_wait_for_itself
         assert llm.generate([1], max_tokens=2, ignore_eos=True).n_tokens == 2
 
 
-def test_another_thread_waits_until_a_session_is_given_back(models: Path) -> None:
-    with load(models, 1) as llm:
-        stream = llm.stream([1, 2], max_tokens=9, ignore_eos=True)
-        next(stream)
-        done: list[int] = []
-        other = threading.Thread(
-            target=lambda: done.append(llm.generate([3], max_tokens=4, ignore_eos=True).n_tokens)
-        )
-        other.start()
-        other.join(0.3)
-        assert other.is_alive()
-        assert not done
-        stream.close()
-        other.join(PATIENCE)
-        assert done == [4]
-
-
 def test_another_thread_gets_the_session_of_a_dropped_stream(models: Path) -> None:
     with load(models, 1) as llm:
         stream = llm.stream([1, 2], max_tokens=9, ignore_eos=True)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from paceline.backends.interface import Backend
 from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.request_handle import Generation, RequestHandle
-from paceline.request_options import RequestOptions
 from paceline.settings import Drafting, make_settings
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import BatchError, ContextError, ModelError, UsageError
@@ -24,7 +23,7 @@ from paceline.text.chat_template import encode_chat
 from paceline.text.detokenizer import visible_pieces
 from paceline.text.grammar_source import Schema, parse_grammar
 from paceline.text.messages import Message, Prompt, parse_messages, parse_tools, template_variables, texts_in
-from paceline.text.token_texts import logit_biases, sequence_breakers
+from paceline.text.token_texts import LogitBias, logit_biases, sequence_breakers
 from paceline.text.tools import formats as tool_formats
 from paceline.text.tools.support import ToolSupport, adapt_messages, complete_tool, detect_tool_support
 
@@ -34,6 +33,45 @@ if TYPE_CHECKING:
 
 N_END_TOKENS = 32  # more than the mark of a thought has
 MIN_SCANNED_CHARACTERS = 1 << 16  # a prompt of at most this length is always tokenised
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of `LLM.request`, for editors and type checkers: the fields of Sampling, and others."""
+
+    temperature: float
+    top_k: int
+    top_n_sigma: float
+    typical_p: float
+    top_p: float
+    min_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    logit_bias: LogitBias
+    max_tokens: int
+    min_tokens: int
+    seed: int
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    plain: bool
+    json_schema: Schema | None
+    regex: str | None
+    choice: Sequence[str] | None
+    grammar: str | None
+    logprobs: int | None
+    remember: bool
+    prediction: str | Sequence[int]
+    spelled: Mapping[int, bytes] | None
 
 
 class LLM:
@@ -201,7 +239,7 @@ class LLM:
         on_prefill: called before, between and after the passes that prefill a long prompt, with the tokens
         so far and in all. An exception that it raises ends the stream.
         options: see `request`, which also has the errors; BusyError without a free session."""
-        return self.engine.run_inline(self.request(prompt, **options), on_prefill)
+        return Stream(self.engine, self.request(prompt, **options), on_prefill)
 
     def request(
         self,
@@ -274,10 +312,7 @@ class LLM:
         A list of prompts is a batch, the empty list too. It is decoded together, as many prompts at a time as
         there are `sessions`, with the answers of prompts alone. Raises BatchError with the other answers if
         some prompts fail, and the first error if all do."""
-        if isinstance(prompt, list) and not prompt:
-            return []
-        batch = isinstance(prompt, list | tuple) and len(prompt) > 0
-        if batch and all(isinstance(one, str | list | tuple) for one in prompt):
+        if isinstance(prompt, list | tuple) and all(isinstance(one, str | list | tuple) for one in prompt):
             if on_prefill is not None:
                 raise UsageError("on_prefill needs a single prompt: give one, or leave it out")
             return self._generate_all(prompt, **request)

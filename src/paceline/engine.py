@@ -24,7 +24,7 @@ from paceline.speculative.request import MAX_FUSED_PREFILL, GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.system.forks import ForkGuard
 from paceline.system.locks import FairLock
-from paceline.text.grammar import CompiledGrammar, TextGrammar
+from paceline.text.grammar import TextGrammar
 from paceline.text.grammar_pool import GrammarPool
 
 if TYPE_CHECKING:
@@ -90,24 +90,9 @@ class InferenceEngine:
         piece = None if self._text is None else self._text.piece
         return RequestHandle(request, piece, clock or self.clock, deliver)
 
-    def run_inline(self, request: GenerationRequest, on_prefill: OnPrefill | None = None) -> Stream:
-        """Decode in the thread that iterates. Waits while other threads have all sessions.
-
-        Raises UsageError for a request that does not fit, and BusyError if there is no session for a further
-        stream of this thread."""
-        return Stream(self, request, on_prefill)
-
     def run_batch(self) -> BatchRun:
         """Decode several requests in the same passes, in the caller's thread."""
         return BatchRun(self)
-
-    def queue(
-        self, scheduler: Scheduler, handle: RequestHandle, grammar: CompiledGrammar | None = None
-    ) -> None:
-        """Add a request to the scheduler's queue. grammar: the request's, compiled."""
-        if grammar is not None:
-            handle.scheduled.grammar = TextGrammar(grammar)
-        scheduler.add(handle.scheduled)
 
     def step(
         self, scheduler: Scheduler, handles: Mapping[ScheduledRequest, RequestHandle]
@@ -191,9 +176,10 @@ class BatchRun:
     def add(self, request: GenerationRequest) -> RequestHandle:
         """Queue a request. Raises UsageError for an unusable grammar; other errors are in its `finish`."""
         handle = self._engine.handle(request)
-        grammar = None if handle.grammar is None else self._engine.grammars.compile(handle.grammar)
+        if handle.grammar is not None:
+            handle.scheduled.grammar = TextGrammar(self._engine.grammars.compile(handle.grammar))
         self.handles[handle.scheduled] = handle
-        self._engine.queue(self.scheduler, handle, grammar)
+        self.scheduler.add(handle.scheduled)
         return handle
 
     @property
@@ -251,14 +237,17 @@ class BatchRun:
 
 class Stream(Iterator[StepOutput]):
     """Outputs of one request, one a step; `result()` returns the answer so far at any time.
+    It decodes in the thread that iterates, and waits while other threads have all sessions.
 
     Several threads may iterate over one stream. `close`, or a `with` statement, frees the session before the
     end. A stream that is dropped, as by `break`, frees it when the model is used next.
 
-    on_prefill: see `LLM.stream`."""
+    on_prefill: see `LLM.stream`.
+    Raises UsageError for a request that does not fit, and BusyError if there is no session for a further
+    stream of this thread."""
 
     def __init__(
-        self, engine: InferenceEngine, request: GenerationRequest, on_prefill: OnPrefill | None
+        self, engine: InferenceEngine, request: GenerationRequest, on_prefill: OnPrefill | None = None
     ) -> None:
         self._engine, self._on_prefill = engine, on_prefill
         self._run = engine.run_batch()

@@ -6,7 +6,7 @@ No model is opened here. Headers may be read, and kernels are compiled to know w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,19 +160,9 @@ def engine_settings(options: EngineOptions, target: Path) -> dict[str, Any]:
         )
         to_stderr(f"gpu_layers (-ngl) {gpu_layers}: {reason}")
         gpu_layers = 0
-    return {
-        "threads": choose_threads(options.threads),
-        "gpu_layers": gpu_layers,
-        "flash_attention": options.flash_attention,
-        "cache_type": options.cache_type,
-        "placement": options.placement,
-        "kernels": resolve_kernels(target, options.kernels),
-        "device": options.device,
-        "dtype": options.dtype,
-        "attention": options.attention,
-        "sessions": options.sessions,
-        "prompt_cache": options.prompt_cache,
-    }
+    settings = asdict(options) | {"threads": choose_threads(options.threads), "gpu_layers": gpu_layers}
+    settings["kernels"] = resolve_kernels(target, options.kernels)
+    return {name: value for name, value in settings.items() if name not in ("n_ctx", "exact_greedy")}
 
 
 def recommended(target: Path, draft: Path | None, settings: Mapping[str, Any]) -> str:

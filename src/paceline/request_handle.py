@@ -245,21 +245,20 @@ class RequestHandle:
                 log.debug("an output was not delivered", exc_info=True)
 
     def result(self, summary: DraftingSummary | None) -> Generation:
-        text, grammar = self.text, self.request.grammar
-        active = self.scheduled.active
+        text, grammar, end = self.text, self.request.grammar, self.finish or self.snapshot()
         return Generation(
             text=text,
             tokens=tuple(self.tokens),
-            stop_reason=None if active is None else active.stop_reason,
-            n_prompt=len(self.request.prompt),
-            n_tokens=len(self.tokens),
+            stop_reason=end.reason,
+            n_prompt=end.n_prompt,
+            n_tokens=end.n_tokens,
             prompt_seconds=self.prompt_seconds,
             seconds=self.seconds,
-            stats=self.stats,
+            stats=end.stats,
             logprobs=tuple(self.logprobs),
             complete=None if grammar is None else grammar.matches(text),
             drafting_summary=summary,
             n_prefilled=self.n_prefilled,
-            n_skipped=0 if active is None else active.n_skipped,
-            n_cached=0 if active is None else active.n_cached,
+            n_skipped=end.n_skipped,
+            n_cached=end.n_cached,
         )

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from paceline.drafter_table import DRAFT, DRAFTERS, TRAINED_FOR, DrafterEntry, users, uses_draft
+from paceline.drafter_table import DRAFT, DRAFTERS, TRAINED_FOR, DrafterEntry, users
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import UsageError
 from paceline.speculative.printable import printable
@@ -152,11 +152,6 @@ class Drafting:
         if self.verify in CHAIN_ONLY_RULES and self.width > 1:
             trees = ", ".join(rule for rule in VERIFY if rule not in CHAIN_ONLY_RULES)
             raise UsageError(f"verify {self.verify} is for chains (width 1): for a tree choose from {trees}")
-        if self.cross_vocab != "off" and not uses_draft(self.drafters):
-            raise UsageError(
-                f"cross_vocab {self.cross_vocab} translates for a draft model: give one (draft, -md), "
-                "with 'model' among the drafters"
-            )
         if self.cross_vocab != "slem":
             return
         if self.draft_temp > 0 or self.width > 1:

@@ -178,20 +178,13 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
         assert [dropped for _, dropped in texts] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("args", "shown"),
-    [
-        ((), "temp 0.5, top-k 20, top-p 0.95, min-p 0.05"),
-        (("--temp", "1.5", "--top-k", "0"), "temp 1.5, top-k 0, top-p 0.95, min-p 0.05"),
-    ],
-)
 def test_a_chat_is_sampled_as_the_file_or_the_user_says_and_says_so(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, args: tuple[str, ...], shown: str
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("secrets.randbelow", lambda _: 7)
     metadata = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
     file = write_llama(tmp_path / "chat.gguf", chat_template=TEMPLATE, metadata=metadata)
-    options = ("-t", "1", "--draft", "lookup", "-n", "6", *args)
+    options = ("-t", "1", "--draft", "lookup", "-n", "6", "--temp", "1.5")
     done = command(capsys, "chat", "-m", file, *options, stdin=b"hi\n")
     assert done.code == 0
-    assert done.err.splitlines()[0].startswith(f"{shown}; seed 7")
+    assert done.err.splitlines()[0].startswith("temp 1.5, top-k 20, top-p 0.95, min-p 0.05; seed 7")

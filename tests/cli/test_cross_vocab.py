@@ -13,17 +13,16 @@ Capture = pytest.CaptureFixture[str]
 PROMPT = ("def read_table(path):\n    ", "-n", "40", "--ignore-eos", "-t", "1", "--draft", "model")
 
 
-@pytest.mark.parametrize(("mode", "chosen"), [("slem", "slem"), ("tli", "tli"), ("auto", "slem")])
-def test_translated_drafts_are_lossless(capsys: Capture, foreign_draft: Path, mode: str, chosen: str) -> None:
+def test_translated_drafts_are_lossless(capsys: Capture, foreign_draft: Path) -> None:
     done = command(
-        capsys, "run", "-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, *PROMPT,
+        capsys, "run", "-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", "auto", *PROMPT,
         "--compare", "--json", "--p-min", "0.2",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     stats = done.json["drafted"]["stats"]["by_source"]
     assert stats["model"]["accepted"] > 0
     provenance = done.json["provenance"]
-    assert provenance["drafting"]["cross_vocab"] == chosen
+    assert provenance["drafting"]["cross_vocab"] == "slem"
     assert provenance["draft"]["file"] == foreign_draft.name
 
 

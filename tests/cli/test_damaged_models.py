@@ -22,8 +22,6 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 WAYS: dict[str, tuple[str, ...]] = {
     "plain": ("--draft", "none"),
-    "auto": (),
-    "lookup": ("--draft", "lookup"),
     "lookahead": ("--draft", "lookahead"),
     "all filters": ("--temp", "1", "--top-k", "9", "--typical", "0.9", "--top-p", "0.9", "--min-p", "0.1"),
     "json": ("--json", "--logprobs", "3"),

@@ -30,10 +30,3 @@ def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPat
     assert last.endswith(" tokens/s")
     tell(2776, 2776)
     assert screen.getvalue().endswith(f"\r{' ' * len(last)}\r")
-
-
-def test_ctrl_c_stops_the_reading() -> None:
-    pressed = Interrupts()
-    pressed.pressed = True
-    with pytest.raises(KeyboardInterrupt):
-        PrefillProgress(pressed)(512, 4096)

@@ -110,20 +110,6 @@ def test_a_prompt_that_cannot_be_used_is_refused(
     run(capsys, target, *(arg.format(odd=odd) for arg in args)).refused(2, words)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device here")  # noqa: PTH110
-@pytest.mark.parametrize(
-    "args", [["-f", "/dev/zero"], ["hi", "-jf", "/dev/zero"], ["--messages", "/dev/zero"]]
-)
-def test_endless_file_is_refused_before_memory_fills(capsys: Capture, target: Path, args: list[str]) -> None:
-    words = "/dev/zero: has more than 64 MiB, which no model reads: shorten it"
-    run(capsys, target, *args).refused(2, words)
-
-
-def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.cli.texts.MAX_TEXT_BYTES", 9)
-    run(capsys, target, stdin=b"x" * 10).refused(2, "stdin: has more than", "which no model reads")
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -133,8 +119,6 @@ def test_an_endless_stdin_is_refused(capsys: Capture, target: Path, monkeypatch:
         ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
         ("--logprobs 3", "--logprobs: prints with --json only; add it"),
         ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),
-        ("--draft-tmp 1", "--draft-temp"),
-        ("--draft sufix", "did you mean suffix?"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, args: str, words: str) -> None:
@@ -165,16 +149,11 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("run hi --stop=", "an empty stop string"),
         ("run hi -jf nothing -j {}", "more than one JSON schema"),
         ("run hi --regex a --ignore-eos", "ignore_eos"),
-        ("run hi -jf nothing", "cannot be read"),
-        ("run hi --cache-type f64", "cache_type"),
         ("run hi -md nothing.gguf", "nothing.gguf: no such file"),
         ("run hi --record .", "--record"),
-        ("run hi --lossy experts=\u0663", "lossy"),
         ("chat --draft magic", "unknown drafter"),
-        ("chat --temp nan", "temperature"),
         ("bench --corpus nothing", "no corpus"),
         ("bench --suite nothing", "unknown suite"),
         ("bench --record none/t.jsonl", "cannot be written"),
@@ -182,7 +161,6 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
         ("certify --draft none", "nothing to certify"),
         ("serve --port 99999", "--port"),
         ("serve --host nowhere.invalid", "cannot listen"),
-        ("serve --timeout nan", "timeout nan: must be between"),
         ("serve --body-limit inf", "body_limit inf: must be between"),
         ("serve --trusted-proxy nginx", "the trusted proxy nginx"),
         ("serve --api-key ü", "an API key must be printable ASCII"),

@@ -17,21 +17,6 @@ SCHEMA = (
 )
 
 
-SAMPLED = ["--temp", "1", "--seed", "4"]
-
-
-@pytest.mark.parametrize(
-    "drafting", [["--width", "3"], ["--draft-temp", "1", *SAMPLED], ["--draft", "none", *SAMPLED]]
-)
-def test_any_drafting_satisfies_the_schema(capsys: Capture, models: Path, drafting: list[str]) -> None:
-    draft = [] if "none" in drafting else ["-md", str(models / "draft.gguf")]
-    done = run(capsys, models / "target.gguf", *draft, "ab", "-j", SCHEMA, *drafting, "--json")
-    record = done.json
-    assert json.loads(record["text"])["n"] in (1, 22)
-    assert (done.code, record["stop_reason"], record["complete"]) == (0, "eos", True)
-    assert record["provenance"]["request"]["json_schema"] == SCHEMA
-
-
 def test_schema_comes_from_a_file_or_the_environment(capsys: Capture, target: Path, tmp_path: Path) -> None:
     typed = run(capsys, target, "ab", "--json-schema", SCHEMA).out
     (tmp_path / "schema.json").write_text(SCHEMA)

@@ -14,7 +14,7 @@ from model_stores import ollama_model
 from paceline.cli.app import app
 from paceline.cli.help import print_completions
 from paceline.models import zoo
-from paceline.settings import CROSS_VOCAB, POLICIES, VERIFY
+from paceline.settings import POLICIES
 
 ZOO = {f"zoo:{entry.name}" for entry in zoo.ZOO_ENTRIES}
 
@@ -44,10 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["bench", "--methods", "plain,suffix+looku"], {"plain,suffix+lookup"}),
         (["bench", "--suite", "real-c"], {"real-chat", "real-code"}),
         (["run", "--policy", ""], {*POLICIES}),
-        (["serve", "--verify", ""], {*VERIFY}),
-        (["doctor", "--cross-vocab", ""], {*CROSS_VOCAB}),
         (["run", "--role", "s"], {"speed"}),
-        (["run", "--cache-type", "b"], {"bf16"}),
         (["run", "--draft-t"], {"--draft-temp", "--draft-top-k"}),
         (["pairs", "--task", "co"], {"code"}),
     ],

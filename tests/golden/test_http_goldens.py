@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 import paceline
 from gguf_files import write_llama
 from goldens import matches
 from paceline.server.security import SecurityRules
-from serving import Served, serving
+from serving import LONG, Served, serving
 
 TEMPLATE = (
     "{% if tools %}{{ tools }}{% endif %}"
@@ -109,7 +110,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_the_server_answers_as_it_did(served: Served, name: str) -> None:
     method, path, body = EXCHANGES[name]
     if body is None:
-        answer = served.get(path) if method == "GET" else served.delete(path)
+        answer = httpx2.request(method, served.url + path, timeout=LONG)
     elif isinstance(body, str):
         answer = served.post_text(path, body)
     else:

@@ -98,20 +98,15 @@ def test_connections_are_as_many_as_there_are_files_for(
 
 
 @pytest.mark.parametrize(
-    ("proxies", "headers", "client"),
+    ("proxies", "header", "client"),
     [
-        ([], ["6.6.6.6"], "127.0.0.1"),
-        (["10.0.0.1"], ["6.6.6.6"], "127.0.0.1"),
-        (["127.0.0.1"], [], "127.0.0.1"),
-        *((["127.0.0.1"], [*more, "6.6.6.6"], "6.6.6.6") for more in ([], ["1.1.1.1"])),
-        (["127.0.0.1"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
-        (["127.0.0.1", "10.0.0.1"], ["1.1.1.1, 6.6.6.6, 10.0.0.1"], "6.6.6.6"),
-        (["127.0.0.0/8"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
-        (["127.0.0.1"], ["::1"], "::1"),
+        ([], "6.6.6.6", "127.0.0.1"),
+        (["10.0.0.1"], "6.6.6.6", "127.0.0.1"),
+        (["127.0.0.0/8"], "1.1.1.1, 6.6.6.6", "6.6.6.6"),
     ],
 )
 def test_a_client_is_named_by_a_trusted_proxy_alone(
-    proxies: list[str], headers: list[str], client: str, caplog: pytest.LogCaptureFixture
+    proxies: list[str], header: str, client: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = logging.getLogger("paceline.server.requests")
     caplog.set_level(logging.INFO, log.name)
@@ -121,7 +116,7 @@ def test_a_client_is_named_by_a_trusted_proxy_alone(
             paceline.load("toy:", drafters="lookup") as llm,
             serving(llm, rules=SecurityRules(proxies=proxies)) as up,
         ):
-            up.get("/health", headers=[("x-forwarded-for", header) for header in headers])
+            up.get("/health", headers={"x-forwarded-for": header})
     finally:
         log.removeHandler(caplog.handler)
     assert f" client={client} " in caplog.text

@@ -33,7 +33,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def served(llm: LLM) -> Iterator[Served]:
-    with serving(llm, names=("small", "small/latest")) as up:
+    with serving(llm) as up:
         yield up
 
 
@@ -104,43 +104,6 @@ def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
     assert written == sorted(written)
     assert (written[0], written[-1]) == (0, last.completion_tokens)
     assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
-
-
-def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "toy", "max_tokens": 9, "temperature": 0}
-    one, two = (digits.completions.create(prompt=prompt, **how).choices for prompt in ("12", "345"))
-    both = digits.completions.create(prompt=["12", "345"], **how)
-    assert [choice.text for choice in both.choices] == [one[0].text, two[0].text]
-    assert [choice.index for choice in both.choices] == [0, 1]
-    assert both.usage is not None
-    assert both.usage.prompt_tokens == 5
-    ids = digits.completions.create(prompt=[[1, 2], [3, 4, 5]], **how)
-    assert [choice.text for choice in ids.choices] == [one[0].text, two[0].text]
-    stream = digits.completions.create(prompt=["12", "345"], stream=True, **how)
-    texts = ["", ""]
-    for chunk in stream:
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-    assert texts == [one[0].text, two[0].text]
-
-
-def test_log_probabilities_of_a_completion(digits: OpenAI) -> None:
-    (choice,) = digits.completions.create(
-        model="toy", prompt="12", max_tokens=7, temperature=0, logprobs=8, extra_body={"ignore_eos": True}
-    ).choices
-    likely: Any = choice.logprobs
-    assert len(likely.tokens) == len(likely.token_logprobs) == len(likely.text_offset) == 7
-    assert "".join(likely.tokens) == choice.text
-    assert [choice.text[at] for at in likely.text_offset] == likely.tokens
-    for token, own, top in zip(likely.tokens, likely.token_logprobs, likely.top_logprobs, strict=True):
-        assert top[token] == own == max(top.values())
-
-
-def test_models_are_listed(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["small", "small/latest"]
-    assert client.models.retrieve("small/latest").id == "small/latest"
-    with pytest.raises(openai.NotFoundError, match="this server has 'small'"):
-        client.models.retrieve("gpt-4")
 
 
 def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:

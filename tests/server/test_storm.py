@@ -182,26 +182,3 @@ def received(line: socket.socket) -> bytes:
         return line.recv(1000)
     except TimeoutError:
         return b""
-
-
-def test_connections_have_an_end(served: Served) -> None:
-    """At the limit a new connection replaces the oldest idle one."""
-    with serving(served.service.llm, patience=LONG, most=10) as up:
-        lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(100)]
-        until(lambda: sum(is_dropped(line) for line in lines) > 85)
-        assert up.connections < 11
-        assert not is_dropped(lines[-1])
-        assert up.text("12", max_tokens=1)
-        for line in lines:
-            line.close()
-        until(lambda: up.connections == 0)
-
-
-def is_dropped(line: socket.socket) -> bool:
-    line.setblocking(False)
-    try:
-        return line.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True

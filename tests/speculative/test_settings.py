@@ -38,7 +38,6 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"ngram_min": 4, "ngram_max": 3}, "ngram_max 3: must be at least ngram_min, 4"),
         ({"ngram_min": 0}, "ngram_min 0"),
         ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
-        ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),
         ({"cross_vocab": "slem", "draft_temp": 0.5}, "slem drafts greedily, .* use cross_vocab tli"),
         ({"drafters": ("cascade", "model")}, "model and cascade draft with the same draft model: name one"),
         ({"drafters": ("cascade",), "cross_vocab": "slem"}, "'cascade' needs token ids: use cross_vocab tli"),

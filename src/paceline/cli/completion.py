@@ -32,6 +32,11 @@ from paceline.system.terminal import wrapped
 MIN_ANSWER_TOKENS = 32  # for a comparison of its speed with that of plain decoding, measured on few tokens
 PLAIN_TOKENS, PLAIN_SECONDS = 16, 0.5  # whichever is over sooner
 MIN_PROMPT_TOKENS = 256  # of a prompt whose progress is shown
+# Of a generation, by the same names.
+RECORDED = (
+    *("text", "tokens", "stop_reason", "n_prompt", "n_cached", "n_skipped", "n_tokens"),
+    *("prompt_seconds", "prompt_tokens_per_second", "seconds", "tokens_per_second"),
+)
 
 
 class PrefillProgress:
@@ -250,21 +255,9 @@ class Completion:
 
 def as_record(generation: Generation) -> dict[str, Any]:
     """Return a generation as `--json` prints it."""
-    record = {
-        "text": generation.text,
-        "tokens": list(generation.tokens),
-        "stop_reason": generation.stop_reason or "interrupted",
-        "n_prompt": generation.n_prompt,
-        "n_read": generation.n_prefilled,
-        "n_cached": generation.n_cached,
-        "n_skipped": generation.n_skipped,
-        "n_tokens": generation.n_tokens,
-        "prompt_seconds": generation.prompt_seconds,
-        "prompt_tokens_per_second": generation.prompt_tokens_per_second,
-        "seconds": generation.seconds,
-        "tokens_per_second": generation.tokens_per_second,
-        "stats": generation.stats.as_dict(),
-    }
+    record = {name: getattr(generation, name) for name in RECORDED}
+    record |= {"tokens": list(generation.tokens), "stop_reason": generation.stop_reason or "interrupted"}
+    record |= {"n_read": generation.n_prefilled, "stats": generation.stats.as_dict()}
     if generation.drafting_summary is not None:
         record["policy"] = generation.drafting_summary.as_dict()
     if generation.complete is not None:

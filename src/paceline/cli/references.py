@@ -32,38 +32,23 @@ def file_option(given: Path | None) -> Path | None:
 
 
 def resolved(text: str) -> Path:
-    """Return the first file of a model. Raises UsageError if it is not here."""
-    path = _resolved(text)
-    if path.is_absolute() and path != Path(text):
+    """Return the first file of a model; --verbose prints it. Raises UsageError if it is not here."""
+    from paceline.models.resolve import file_of, local_files
+    from paceline.models.stores.reference import parse
+
+    path = file_of(text)
+    if path == Path(text):
+        return path
+    about = ""
+    if output.verbose and path.is_file():
+        files = local_files(text, parse(text))
+        what, value = hash_of(files[0])
+        parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
+        about = f" ({what} {value[:16]}{parts})"
+    print_detail(f"{text} is {path}{about}")
+    if path.is_absolute():
         remember_name(str(path), text)
     return path
-
-
-def _resolved(text: str) -> Path:
-    from paceline.models.names import HF, is_toy, is_view
-    from paceline.models.resolve import file_of, local_files, model_of, path_of
-    from paceline.models.stores.reference import PATH, parse
-
-    if is_toy(text) or is_view(text):
-        return Path(text)
-    if text.startswith(HF):
-        place = file_of(text)
-        if str(place) != text:
-            print_detail(f"{text} is {place}")
-        return place
-    reference = parse(text)
-    if reference.kind == PATH:
-        return path_of(reference)
-    files = local_files(text, reference)
-    first, model = files[0], model_of(files)
-    if model != first.path:
-        print_detail(f"{text} is {model}")
-        return model
-    if output.verbose:
-        what, value = hash_of(first)
-        parts = f", the first of {len(files)} parts" if len(files) > 1 else ""
-        print_detail(f"{text} is {first.path} ({what} {value[:16]}{parts})")
-    return first.path
 
 
 def hash_of(file: LocalFile) -> tuple[str, str]:

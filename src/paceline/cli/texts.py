@@ -16,12 +16,12 @@ from paceline.speculative import validation as typed
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.home import make_private_folder
 from paceline.system.leaving import cleanup_on_exit
+from paceline.text.messages import Message, parse_messages
 
 if TYPE_CHECKING:
     from paceline.api import LLM
     from paceline.request_handle import Generation
 
-Message = dict[str, str]
 MESSAGES = "Begin with a JSON list of messages. Each has a role and content."
 MessagesFile = Annotated[Path | None, option(PROMPT, "--messages", "FILE", MESSAGES, env=False)]
 SystemPrompt = Annotated[
@@ -29,17 +29,14 @@ SystemPrompt = Annotated[
 ]
 FORM = 'write a list: [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 MIN_ANSWER_TOKENS = 256  # reserved for an answer, at most a quarter of the context
-MAX_TEXT_BYTES = 1 << 26  # more than any context holds; a device may be endless
-BYTE_ORDER_MARK = "\ufeff"
 QUOTES = '"""'
 HISTORY_LINES = 1000
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file. Raises UsageError if it cannot be read, is too long or not UTF-8."""
+    """Return the text of a file. Raises UsageError if it cannot be read or is not UTF-8."""
     try:
-        with file.open("rb") as stream:
-            return decode(stream.read(MAX_TEXT_BYTES + 1), str(file))
+        return decode(file.read_bytes(), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
@@ -55,7 +52,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     elif text is not None and text != "-":
         text = typed.text("the prompt", text)
     elif sys.stdin is not None and (text is not None or file is not None or not sys.stdin.isatty()):
-        text, where = decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
+        text, where = decode(sys.stdin.buffer.read(), "stdin"), "stdin: the prompt"
     if not text:
         why = "no prompt" if text is None else f"{where} is empty"
         raise UsageError(f"{why}: give it as an argument, with -p, with -f FILE or on stdin")
@@ -78,15 +75,12 @@ def read_prompts(file: Path) -> list[str]:
     return prompts
 
 
-def decode(data: bytes, where: str, limit: int | None = None) -> str:
-    """Return UTF-8 text without a byte order mark. Raises UsageError for more than `limit` bytes."""
-    why = f"has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
-    if len(data) <= (MAX_TEXT_BYTES if limit is None else limit):
-        try:
-            return data.decode().removeprefix(BYTE_ORDER_MARK)
-        except UnicodeDecodeError as error:
-            why = f"is not UTF-8 text (byte {error.start}); convert it first"
-    raise UsageError(f"{where}: {why}")
+def decode(data: bytes, where: str) -> str:
+    """Return UTF-8 text without a byte order mark. Raises UsageError."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error
 
 
 def strip_block_quotes(text: str) -> str:
@@ -106,16 +100,13 @@ def is_complete(lines: list[str]) -> bool:
 
 
 def read_piped_messages() -> Iterator[str]:
-    """Yield the messages of stdin. Raises UsageError for one that is not UTF-8, or too long."""
-    if sys.stdin is None:
-        return
-    lines, left = list[str](), MAX_TEXT_BYTES
-    while line := sys.stdin.buffer.readline(left + 1):
-        lines.append(decode(line, "stdin", left))
-        left -= len(line)
+    """Yield the messages of stdin. Raises UsageError for one that is not UTF-8."""
+    lines = list[str]()
+    for line in [] if sys.stdin is None else sys.stdin.buffer:
+        lines.append(decode(line, "stdin"))
         if is_complete(lines):
             yield "".join(lines).removesuffix("\n").removesuffix("\r")
-            lines, left = [], MAX_TEXT_BYTES
+            lines = []
     if lines:
         yield "".join(lines)
 
@@ -177,19 +168,16 @@ def _terminal_restored() -> Iterator[None]:
 
 
 def read_messages(file: Path) -> list[Message]:
-    """Read a JSON list of messages with role and content. Raises UsageError."""
+    """Read a JSON list of messages in OpenAI's form. Raises UsageError."""
+    text = read_text(file)
     try:
-        data = json.loads(read_text(file))
-        listed = data["messages"] if isinstance(data, dict) else data  # the body of a chat request
-        messages: list[Message] = [{name: item[name] for name in ("role", "content")} for item in listed]
-    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        data = json.loads(text)
+        # A mapping is the body of a chat request.
+        messages = parse_messages(data["messages"] if isinstance(data, dict) else data)
+    except (ValueError, RecursionError, KeyError, UsageError) as error:
         raise UsageError(f"{file}: is no JSON list of messages ({error}); {FORM}") from error
-    for number, message in enumerate(messages):
-        where = f"{file}: messages[{number}]"
-        for name, value in message.items():
-            typed.text(f"{where}: its {name}", value)
-        if number and message["role"] == "system":
-            raise UsageError(f"{where}: a system prompt in the middle: it has to be the first message")
+    if any(message["role"] == "system" for message in messages[1:]):
+        raise UsageError(f"{file}: a system prompt in the middle: it has to be the first message")
     return messages
 
 
@@ -230,8 +218,7 @@ class Conversation:
     @property
     def system(self) -> str | None:
         """The system prompt, if there is one."""
-        first = self.messages[0] if self.messages else {"role": ""}
-        return first["content"] if first["role"] == "system" else None
+        return next((one["content"] for one in self.messages[:1] if one["role"] == "system"), None)
 
     @system.setter
     def system(self, text: str) -> None:

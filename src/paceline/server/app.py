@@ -25,7 +25,7 @@ from paceline.server.apis import APIS, COUNTED, Api
 from paceline.server.apis.answer import Answers, prompt_logprobs
 from paceline.server.apis.embeddings import EMBEDDINGS, EmbeddingApi, EmbeddingsRequest, embed, input_tokens
 from paceline.server.convert import ParsedRequest, chat_prompt, from_chat, from_completion
-from paceline.server.errors import install_handlers
+from paceline.server.errors import EXTRA, install_handlers
 from paceline.server.schemas import Json
 from paceline.server.security import SecurityMiddleware, SecurityRules
 from paceline.server.service import ServingEngine
@@ -78,14 +78,14 @@ def create(service: ServingEngine, names: Sequence[str], rules: SecurityRules) -
 
     def check_extra(fields: Iterable[tuple[tuple[str, ...], bool]], notes: list[str]) -> None:
         """Note fields that are ignored. Raises RequestValidationError for others, and with --strict."""
-        extra, strict = dict(fields), service.limits.strict
-        unknown = [path for path, ignored in extra.items() if ignored]
-        refused = [(path, "extra_forbidden") for path in unknown if strict]
-        refused += [(path, "none_required") for path in extra if path not in unknown]
-        for path, kind in refused:
-            raise RequestValidationError([{"type": kind, "loc": path, "msg": "", "input": None}])
-        if unknown:
-            notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, unknown))}")
+        extra = dict(fields)
+        for path, ignored in extra.items():
+            if service.limits.strict or not ignored:
+                what = "this server knows no such field" if ignored else "this is not supported here"
+                error = {"type": EXTRA, "loc": path, "msg": f"{what}; leave it out", "input": None}
+                raise RequestValidationError([error])
+        if extra:
+            notes.append(f"unknown fields were ignored: {', '.join(map('.'.join, extra))}")
 
     async def answer(api: Api, request: Request, body: Any) -> Response:
         require_name(body.model)

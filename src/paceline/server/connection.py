@@ -21,12 +21,6 @@ class GuardedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
-        self._began = self.loop.time()
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            idle = [line for line in self.connections if isinstance(line, GuardedConnection) and line._idle]
-            # At the limit uvicorn refuses every request: abort the oldest idle connection to make room.
-            if len(idle) > 1:
-                min(idle, key=lambda one: one._began).transport.abort()
         self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._check_stalled)
 
@@ -34,10 +28,6 @@ class GuardedConnection(H11Protocol):
         self._timer.cancel()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-
-    @property
-    def _idle(self) -> bool:
-        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
 
     def _check_stalled(self) -> None:
         now = self._progress()
@@ -51,7 +41,7 @@ class GuardedConnection(H11Protocol):
         """Return what it waits for from its client, and a mark of progress; None if it waits for nothing."""
         if self.transport.is_closing() or self.flow.write_paused:
             return "reading", self.transport.get_write_buffer_size()
-        if self._idle:
+        if self.cycle is None or self.cycle.response_complete:
             return "silent", self.cycle
         return None
 

@@ -28,10 +28,7 @@ KINDS: list[tuple[type[Exception], int, str, str | None, dict[str, str]]] = [
     (UsageError, 400, "invalid_request_error", None, {}),
     (ModelError, 400, "invalid_request_error", None, {}),
 ]
-OWN_MESSAGES = {  # by pydantic's type of the error
-    "extra_forbidden": "this server knows no such field; leave it out",
-    "none_required": "this is not supported here; leave it out",
-}
+EXTRA = "extra_forbidden"  # pydantic's type of the error
 ANTHROPIC_KINDS = {
     401: "authentication_error",
     404: "not_found_error",
@@ -87,7 +84,7 @@ def validation_message(error: Mapping[str, Any]) -> str:
     if error["type"] == "literal_error":
         given = truncated(repr(error["input"]), 60)
         return f"{given} is not supported here: use {error['ctx']['expected']}"
-    return OWN_MESSAGES.get(error["type"]) or str(error["msg"]).replace("Input should be", "must be")
+    return str(error["msg"]).replace("Input should be", "must be")
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -122,7 +119,7 @@ def install_handlers(app: FastAPI) -> None:
         first = max(error.errors(), key=lambda one: len(one["loc"]))
         *parts, last = [str(part) for part in first["loc"] if part != "body"] or [""]
         place = [part for part in (*parts, last) if part.isidentifier() or part.isdecimal()]
-        if first["type"] == "extra_forbidden" and last not in place[-1:]:
+        if first["type"] == EXTRA and last not in place[-1:]:
             place.append(last)
         where = printable(".".join(place))[:200]
         message, code = f"{where or 'the body'}: {validation_message(first)}", None

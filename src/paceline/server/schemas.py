@@ -9,8 +9,9 @@ Validation of a list ends at its first error: the errors of a million items woul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import pydantic
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -109,11 +110,18 @@ class Body(BaseModel):
                 yield from value.extra_fields(*where, name)
 
 
-def sampler(name: str, **changes: Any) -> Any:
-    """Return a field with the default, range and help of Sampling's field, with changes."""
-    about = settings_of(Sampling)[name]
-    field = {"default": getattr(Sampling, name), "ge": about.low, "le": about.high, "description": about.help}
-    return Field(**field | changes)
+NUMBERS: dict[str, Any] = {"int": int, "float": float}
+OTHER_SAMPLING: dict[str, Any] = {"temperature": {"default": 1.0}, "top_k": {"ge": -1}}  # OpenAI's, vLLM's
+if TYPE_CHECKING:
+    SamplingFields = Body
+else:  # the fields of Sampling, with its ranges and help
+    SamplingFields = pydantic.create_model("SamplingFields", __base__=Body, **{
+        name: (NUMBERS[Sampling.__annotations__[name]], Field(**{
+            "default": getattr(Sampling, name), "ge": it.low, "le": it.high, "description": it.help,
+            **OTHER_SAMPLING.get(name, {}),
+        }))
+        for name, it in settings_of(Sampling).items()
+    })  # fmt: skip
 
 
 def also(*names: str) -> Any:
@@ -149,29 +157,11 @@ class ResponseFormat(Body):
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None  # llama-server's
 
 
-class SamplingRequest(Body):
+class SamplingRequest(SamplingFields):
     """The common fields of chat and text completions."""
 
     model: Name = ""
     max_tokens: Limit | None = None
-    temperature: float = sampler("temperature", default=1.0)
-    top_p: float = sampler("top_p")
-    top_k: int = sampler("top_k", ge=-1, description="Top-k sampling; 0 and -1: off.")
-    min_p: float = sampler("min_p")
-    typical_p: float = sampler("typical_p")
-    top_n_sigma: float = sampler("top_n_sigma")
-    xtc_probability: float = sampler("xtc_probability")
-    xtc_threshold: float = sampler("xtc_threshold")
-    dynatemp_range: float = sampler("dynatemp_range")
-    dynatemp_exponent: float = sampler("dynatemp_exponent")
-    presence_penalty: float = sampler("presence_penalty")
-    frequency_penalty: float = sampler("frequency_penalty")
-    repeat_penalty: float = sampler("repeat_penalty")
-    repeat_last_n: int = sampler("repeat_last_n")
-    dry_multiplier: float = sampler("dry_multiplier")
-    dry_base: float = sampler("dry_base")
-    dry_allowed_length: int = sampler("dry_allowed_length")
-    dry_penalty_last_n: int = sampler("dry_penalty_last_n")
     dry_sequence_breakers: Annotated[Texts | None, Field(max_length=32)] = None
     mirostat: Annotated[int, Field(ge=0, le=2, description="0: off. Others are refused.")] = 0
     logit_bias: Annotated[

@@ -24,7 +24,7 @@ from paceline.speculative.errors import BusyError, ClosingError, TooSlowError, U
 from paceline.speculative.printable import count
 from paceline.speculative.request import GenerationRequest
 from paceline.speculative.scheduler import ScheduledRequest
-from paceline.text.grammar import CompiledGrammar
+from paceline.text.grammar import CompiledGrammar, TextGrammar
 
 IDLE_SECONDS = 1.0  # between two checks of timeouts while nothing runs
 BUSY_SECONDS = 0.02  # until a job looks for a session again
@@ -32,7 +32,6 @@ OVERDUE = "the request exceeded its timeout of {:g} seconds"
 STALL_SECONDS = 120.0  # in one pass, after which the server reports that it is unhealthy
 
 log = logging.getLogger("paceline.engine")
-AsyncOutputs = asyncio.Queue[tuple[int, StepOutput]]  # each with its request's index
 T = TypeVar("T")
 
 
@@ -125,15 +124,6 @@ class ServingEngine:
                 same = [handle for handle in handles if handle.request.grammar == grammar]
                 self._commands.put(partial(self._accept, same))
         return handles
-
-    def submit_async(self, requests: Sequence[GenerationRequest]) -> tuple[list[RequestHandle], AsyncOutputs]:
-        """Queue the requests as `submit` does; their outputs come in a queue of the running event loop."""
-        loop, outputs = asyncio.get_running_loop(), AsyncOutputs()
-
-        def deliver(index: int, output: StepOutput) -> None:
-            loop.call_soon_threadsafe(outputs.put_nowait, (index, output))
-
-        return self.submit(requests, deliver), outputs
 
     def cancel(self, handle: RequestHandle) -> None:
         """End a request without any further output. It may have ended already."""
@@ -259,7 +249,9 @@ class ServingEngine:
             try:
                 if isinstance(grammar, Exception):
                     raise grammar
-                self._engine.queue(self._scheduler, handle, grammar)
+                if grammar is not None:
+                    handle.scheduled.grammar = TextGrammar(grammar)
+                self._scheduler.add(handle.scheduled)
             except Exception as error:
                 self._fail(handle, error)
             else:

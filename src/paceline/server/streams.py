@@ -30,7 +30,12 @@ class CompletionOutputs:
 
     def __init__(self, service: ServingEngine, request: ParsedRequest, log: dict[str, Any]) -> None:
         self._service, self._log_fields, self.ping_seconds = service, log, service.limits.ping_seconds
-        self.handles, self._queue = service.submit_async(request.requests)
+        loop, self._queue = asyncio.get_running_loop(), asyncio.Queue[tuple[int, StepOutput]]()
+
+        def deliver(index: int, output: StepOutput) -> None:
+            loop.call_soon_threadsafe(self._queue.put_nowait, (index, output))
+
+        self.handles = service.submit(request.requests, deliver)
         self.n_open = len(self.handles)
 
     async def next(self) -> tuple[int, StepOutput] | None:

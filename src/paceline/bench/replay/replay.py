@@ -15,7 +15,7 @@ from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.bench.replay.traces import Trace, TraceRequest
 from paceline.bench.summary import bootstrap_ratios
 from paceline.drafter_factory import make_drafter, make_policy
-from paceline.engine import InferenceEngine
+from paceline.engine import InferenceEngine, Stream
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import LearningDrafter, RequiredOutputs, Target
 from paceline.speculative.loop import Clock
@@ -49,7 +49,7 @@ def replay_recording(engine: InferenceEngine, recording: Recording) -> Stats:
         prompt=recording.prompt, max_tokens=MAX_TOKENS_UNLIMITED, ignore_eos=True,
         should_stop=stop_after(len(recording.tokens)),
     )  # fmt: skip
-    with engine.run_inline(request) as stream:
+    with Stream(engine, request) as stream:
         active = stream.handle.scheduled.active
         assert active is not None  # the stream has begun
         active.gumbel_noise = recording.gumbel_noise

@@ -203,7 +203,9 @@ class Writer(ABC):
     """The form of one API's response. trailer: ends its streams."""
 
     trailer: ClassVar[str] = ""
-    _answers: Answers
+
+    def __init__(self, answers: Answers, model: str, body: Any) -> None:
+        self._answers, self._model, self._body = answers, model, body
 
     def begin(self) -> Iterator[Event]:
         """Yield the events before the first output."""

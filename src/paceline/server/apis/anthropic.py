@@ -139,7 +139,7 @@ class MessagesWriter(BlockWriter):
     """A message, whole or as Anthropic's events."""
 
     def __init__(self, answers: Answers, model: str, body: MessagesRequest) -> None:
-        self._answers = answers
+        super().__init__(answers, model, body)
         name = f"msg_{secrets.token_hex(12)}"
         self._base: Json = {"id": name, "type": "message", "role": "assistant", "model": model}
 

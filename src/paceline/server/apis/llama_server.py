@@ -10,7 +10,7 @@ from pydantic import Field
 
 from paceline.request_handle import StepOutput
 from paceline.server import schemas
-from paceline.server.apis.answer import Answers, AnswerState, Event, Writer, finite_logprob
+from paceline.server.apis.answer import AnswerState, Event, Writer, finite_logprob
 from paceline.server.apis.parts import Notes, validated
 from paceline.server.schemas import Json, Limit, Objects, Prompts, Text
 from paceline.speculative.stats import Logprob
@@ -53,9 +53,6 @@ def to_completion(body: LlamaRequest, _notes: Notes) -> schemas.CompletionReques
 
 class LlamaWriter(Writer):
     """Completions, each an object of its own. A prompt alone has no list."""
-
-    def __init__(self, answers: Answers, model: str, body: LlamaRequest) -> None:
-        self._answers, self._model, self._body = answers, model, body
 
     def step(self, index: int, update: StepOutput, deltas: Sequence[Json]) -> Iterator[Event]:
         answer = self._answers.all[index]

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from paceline.server import schemas
-from paceline.server.apis.answer import Answers, BlockWriter, ContentBlock, Event
+from paceline.server.apis.answer import BlockWriter, ContentBlock, Event
 from paceline.server.apis.parts import Notes, call_arguments, chat_request, validated
 from paceline.server.schemas import Body, Json, Name, Objects, Text
 from paceline.speculative import validation as typed
@@ -125,9 +125,6 @@ def _options(body: OllamaRequest, notes: Notes) -> Json:
 class OllamaWriter(BlockWriter):
     """A chat's or a completion's objects. Calls come whole."""
 
-    def __init__(self, answers: Answers, model: str, body: OllamaChatRequest | OllamaGenerateRequest) -> None:
-        self._answers, self._model, self._chat = answers, model, isinstance(body, OllamaChatRequest)
-
     def end(self) -> Iterator[Event]:
         yield "", self._object(self._content(), done=True)
 
@@ -143,7 +140,7 @@ class OllamaWriter(BlockWriter):
         """Return a message of blocks, or the fields of a completion."""
         content, thinking = ("".join(b.text for b in blocks if b.kind == k) for k in ("text", "reasoning"))
         thoughts: Json = {"thinking": thinking} if thinking else {}
-        if not self._chat:
+        if not isinstance(self._body, OllamaChatRequest):
             return {"response": content, **thoughts}
         order = [block.index for block in self._blocks if block.kind == "call"]
         functions = [

@@ -31,7 +31,7 @@ class OpenAiWriter(Writer):
     trailer = "data: [DONE]\n\n"
 
     def __init__(self, answers: Answers, model: str, body: ChatRequest | CompletionRequest) -> None:
-        self._answers, self._body = answers, body
+        super().__init__(answers, model, body)
         self._chat = isinstance(body, ChatRequest | FimRequest)
         self._options = body.stream_options or StreamOptions()
         self._report = body.speculative is not None and body.speculative.report

@@ -158,7 +158,7 @@ class ResponsesWriter(BlockWriter):
     """A response, whole or as events."""
 
     def __init__(self, answers: Answers, model: str, body: ResponsesRequest) -> None:
-        self._answers, self._body, self._model = answers, body, model
+        super().__init__(answers, model, body)
         self._key, self._created, self._sequence = secrets.token_hex(16), int(time.time()), -1
 
     def begin(self) -> Iterator[Event]:
