@@ -21,7 +21,7 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.speculative_prefill import Attention, AttentionSelector
 from paceline.cli.references import resolve_models
-from paceline.prepare.variants import PrefilledAnswer, answer_prefilled, compare_prefilled
+from paceline.prepare.lossy import PrefilledAnswer, answer_prefilled, compare_prefilled
 from paceline.settings import LoadOptions
 from paceline.speculative.vocabulary import Vocab
 from tools.embedded.corpus import docstrings

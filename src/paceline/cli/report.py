@@ -39,7 +39,7 @@ def report(
     """Show what bench, replay, certify, doctor, experts, prefill, train and run measured on one page.
 
     The page is one file, and needs no network. Records of bench are the files of its -o, of train the folders
-    of heads; the other commands print them with --json."""
+    of heads; tune, experts and prefill name theirs, the other commands print them with --json."""
     from paceline.report.page import markdown, pictures, render
     from paceline.system.whole import check_output, write_output
 
