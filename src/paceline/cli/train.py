@@ -18,7 +18,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
-from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
+from paceline.prepare.training.options import TrainingOptions
 from paceline.speculative.validation import read_numbers
 
 DATA, TRAINING = "Data", "Training"
@@ -43,16 +43,17 @@ DATA_OPTIONS = OptionGroup([*option_table(
      "Folder of the answers and hidden states, which several heads can share. (default: that of the head)"),
     env=False,
 ), *setting_options(
-    DATA, TrainingPlan, "max_tokens", "temperature", "answer_minutes", renamed=RENAMED, env=False
+    DATA, TrainingOptions, "max_tokens", "temperature", "answer_minutes", renamed=RENAMED, env=False
 )])  # fmt: skip
 TRAINING_OPTIONS = OptionGroup([*option_table(
     TRAINING,
     ("exit_layers", str, "", "--exit-layers", "I,J",
      "First layers of the model that draft (exits, kangaroo): their numbers, each with an adapter."),
     env=False,
-), *setting_options(TRAINING, TrainingOptions, renamed=RENAMED, env=False),
-   *setting_options(TRAINING, TrainingPlan, "draft_vocab", "use_cache", renamed=RENAMED, env=False),
-])  # fmt: skip
+), *setting_options(
+    TRAINING, TrainingOptions, "epochs", "minutes", "learning_rate", "batch_tokens", "seed", "depth",
+    "layers", "width", "variation", "rank", "draft_vocab", "use_cache", renamed=RENAMED, env=False,
+)])  # fmt: skip
 
 
 @with_option_groups(models=groups.LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
@@ -71,7 +72,7 @@ def train(
     head by acceptance length on held-out prompts stays in the folder. The same command goes on after Ctrl-C
     or a kill. It needs PyTorch: pip install 'paceline[hf]'."""
     from paceline.loading import load_options
-    from paceline.prepare.training.plan import make_plan, require_torch
+    from paceline.prepare.training.options import make_options, require_torch
     from paceline.prepare.training.prompts import read_prompts
 
     train_kind: Callable[..., dict[str, Any]]
@@ -86,12 +87,12 @@ def train(
     target, engine = models.target, replace(models.engine, sessions=sessions)
     models = resolve_models(replace(models, engine=engine))
     base = Path(models.draft) if kind in ("draft", "pard") and models.draft else None
-    plan = make_plan(kind, out, base=base, **data, **training)
+    plan = make_options(kind, out, base=base, **data, **training)
     load: Callable[..., Any] = load_options
     if kind == "mtp":
         from paceline.prepare.training.mtp import load_trainable
 
-        load = partial(load_trainable, plan=plan)
+        load = partial(load_trainable, options=plan)
     with plan.lock(), Interrupts() as interrupts, load(models) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:

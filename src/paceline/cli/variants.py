@@ -124,7 +124,7 @@ def transplant(
     stdout. A little training improves the draft (docs/transplant.md)."""
     from paceline.cli.progress import progress
     from paceline.prepare.transplant import Transplant
-    from paceline.system.whole import check_output
+    from paceline.system.atomic import check_output
 
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (

@@ -14,14 +14,9 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
-from paceline.prepare.training import answers
-from paceline.prepare.training.answers import (
-    HEADER,
-    LINES,
-    GeneratedAnswers,
-    GenerationProgress,
-    generate_answers,
-)
+from paceline.prepare.training import generation
+from paceline.prepare.training.answers import HEADER, LINES
+from paceline.prepare.training.generation import GeneratedAnswers, GenerationProgress, generate_answers
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from training_answers import number_prompts, write_lines
@@ -263,7 +258,7 @@ def test_after_the_time_no_prompt_is_begun_and_those_begun_are_finished(
     toy: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter(range(10**6))
-    monkeypatch.setattr(answers, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(generation, "monotonic", lambda: float(next(seconds)))
     seen = list[GenerationProgress]()
     found = generate_answers(toy, prompts, tmp_path, max_tokens=20, minutes=0.5, report=seen.append)
     assert 4 <= len(found.answers) < N

@@ -68,7 +68,9 @@ THOUGHTS = (
 
 def thought_of(template: str) -> Thought | None:
     """Return the marks of thoughts of models with this chat template; None if it has none."""
-    return next((one for one in THOUGHTS if (one.template_marker or one.open) in template), None)
+    return next(
+        (thought for thought in THOUGHTS if (thought.template_marker or thought.open) in template), None
+    )
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ TABLE = (
 
 def format_of(template: str) -> ToolFormat:
     """Return the format of models with this chat template."""
-    return next(one for one in TABLE if all(sign in template for sign in one.template_markers))
+    return next(form for form in TABLE if all(sign in template for sign in form.template_markers))
 
 
 def visible_control_tokens(
