@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,7 +112,10 @@ def test_where_no_process_starts_nothing_is_taken_to_be_checked(
 
 def test_a_stalled_process_is_replaced(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
     checker.check(from_schema({}))
-    psutil.Process(process(checker)).suspend()  # it gets no time, as between many others
+    child = psutil.Process(process(checker))
+    child.suspend()  # it gets no time, as between many others
+    while child.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
     with monkeypatch.context() as patch:
         patch.setattr(worker_process, "STALL_SECONDS", 0.3)
         with pytest.raises(UsageError, match="takes too long"):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +20,7 @@ from paceline.backends.interface import HasExperts
 from paceline.backends.speculative_prefill import SHORT, AttentionSelector, ShowsAttention
 from paceline.bench.suites import workload
 from paceline.loading import load_options
-from paceline.prepare.suite_answers import (
-    ANSWERS,
-    LOADING,
-    SCORING,
-    Begin,
-    generate_answers,
-    short_items,
-    tokenise_prompts,
-)
+from paceline.prepare.suite_answers import ANSWERS, LOADING, Begin, short_items, tokenise_prompts
 from paceline.settings import PLAIN, Drafting, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, SelectsPromptTokens, Target
@@ -38,6 +31,8 @@ from paceline.system.home import to_stderr
 
 SCORED_ROWS = 64  # rows of a pass over a text
 MAX_COUNTS = 6  # numbers of experts tried without a choice
+
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -76,6 +71,77 @@ def score_text(target: Target, tokens: Sequence[int], n_prompt: int = 1) -> Scor
     return Scores(np.array(nats), np.array(likeliest))
 
 
+@dataclass(frozen=True)
+class MeasuredAnswer:
+    """An answer to one prompt: seconds to its first token, tokens per second after it, the prompt tokens that
+    were computed, and the scores of the whole model's answer."""
+
+    seconds: float
+    speed: float
+    computed: int
+    tokens: tuple[int, ...]
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A target in one of its forms. prepare: gives it this form. plain: no drafter is used."""
+
+    llm: LLM
+    plain: bool = True
+    prepare: Callable[[], object] = lambda: None
+
+    def answer(self, prompt: Sequence[int], whole: Sequence[int], n: int) -> MeasuredAnswer:
+        """Answer a prompt from empty caches, and score `whole` (the own answer, if empty) after it."""
+        self.prepare()
+        for model in (self.llm.target, self.llm.draft):
+            if model is not None:
+                model.forget()
+        settings: Any = {"ignore_eos": True, "plain": self.plain, "remember": False}
+        began = perf_counter()
+        with self.llm.stream(prompt, max_tokens=n, **settings) as stream:
+            next(stream)
+            seconds = perf_counter() - began
+            for _ in stream:
+                pass
+        own = stream.result()
+        scores = score_text(self.llm.target, [*prompt, *(whole or own.tokens)], len(prompt))
+        computed = len(prompt) - own.n_skipped
+        return MeasuredAnswer(seconds, own.tokens_per_second, computed, own.tokens, scores)
+
+
+def measure_variants(
+    variants: Mapping[Name, Variant],
+    prompts: Iterable[Sequence[int]],
+    n: int,
+    tick: Callable[[str], None] = lambda _: None,
+) -> dict[Name, list[MeasuredAnswer]]:
+    """Answer each prompt with every variant in turns. The first one is the whole model."""
+    found: dict[Name, list[MeasuredAnswer]] = {name: [] for name in variants}
+    for prompt in prompts:
+        whole: tuple[int, ...] = ()
+        for name, variant in variants.items():
+            found[name].append(answer := variant.answer(prompt, whole, n))
+            whole = whole or answer.tokens
+            tick(ANSWERS)
+    return found
+
+
+def compare(found: Sequence[MeasuredAnswer], whole: Sequence[MeasuredAnswer]) -> dict[str, Any]:
+    """Return the figures of one variant. first_token: time to it, as a share of the whole model's.
+    speed: of the other tokens, as a multiple of the whole model's."""
+    pairs = list(zip(found, whole, strict=True))
+    ours, theirs = (Scores.joined(answer.scores for answer in some) for some in (found, whole))
+    return {
+        "computed": float(np.mean([answer.computed for answer in found])),
+        "first_token": float(np.mean([answer.seconds / full.seconds for answer, full in pairs])),
+        "speed": float(np.mean([answer.speed / full.speed for answer, full in pairs])),
+        **ours.changes(theirs),
+        "same_answers": sum(answer.tokens == full.tokens for answer, full in pairs),
+        "tokens": len(ours.nats),
+    }
+
+
 def measure_experts(
     models: LoadOptions,
     begin: Begin,
@@ -90,7 +156,8 @@ def measure_experts(
 ) -> dict[str, Any]:
     """Measure a mixture of experts with each number of experts, plain and with drafters; all are loaded at
     once, as they share their weights. Return a record for `paceline experts --json`.
-    counts: numbers of experts; all below the model's own, if empty. text: to score, its first `text_tokens`.
+    counts: numbers of experts; all below the model's own, if empty.
+    text: to score, its first `text_tokens`, instead of the whole model's answers.
     items, n: answers, and tokens of each. bound: maximum rise of perplexity. Raises UsageError."""
     suite_items = short_items(suite, items)
     drafters = ("lookup", *(["model"] if models.draft is not None else []))
@@ -100,42 +167,42 @@ def measure_experts(
             raise UsageError(f"{whole.target.path}: has no experts to leave out")
         used, experts = whole.target.expert_counts()
         lossy = {used: ""} | {it: f"experts={it}" for it in counts or usual_counts(used) if it != used}
-        steps = {LOADING: len(lossy) * len(drafters), SCORING: len(lossy)}
-        tick = begin(steps | {ANSWERS: len(lossy) * (1 + len(drafters)) * len(suite_items)})
-        loaded = dict[tuple[int, str], LLM]()
+        answers = len(lossy) * (1 + len(drafters)) * len(suite_items)
+        tick = begin({LOADING: len(lossy) * len(drafters), ANSWERS: answers})
+        variants = dict[tuple[int, str], Variant]()
         for count, choice in lossy.items():
             for name in drafters:
-                llm = whole
-                if (count, name) != (used, "lookup"):
-                    llm = opened.enter_context(load_options(variant_of(models, name, choice)))
-                loaded[count, name] = llm
+                needed = variant_of(models, name, choice)
+                is_whole = (count, name) == (used, "lookup")
+                llm = whole if is_whole else opened.enter_context(load_options(needed))
+                variants |= {(count, "none"): Variant(llm), (count, name): Variant(llm, plain=False)}
                 tick(LOADING)
-        tokens = scored_text(whole, text, text_tokens, suite_items, n)
-        scores = dict[int, Scores]()
-        for count in lossy:
-            scores[count] = score_text(loaded[count, "lookup"].target, tokens)
-            tick(SCORING)
-        speeds = answer_speeds(loaded, list(tokenise_prompts(whole, suite_items, n)), n, tick)
-        rows = []
-        for count in lossy:
-            ratios = {name: speeds[count, name] / speeds[used, "none"] for name in ("none", *drafters)}
-            perplexity = {"perplexity": float(np.exp(scores[count].nats.mean()))}
-            speed = {"speed": {name: float(np.mean(ratio)) for name, ratio in ratios.items()}}
-            rows.append({"experts": count} | perplexity | scores[count].changes(scores[used]) | speed)
+        found = measure_variants(variants, tokenise_prompts(whole, suite_items, n), n, tick)
+        speedups = {name: compare(some, found[used, "none"])["speed"] for name, some in found.items()}
+        scores = {it: Scores.joined(answer.scores for answer in found[it, "none"]) for it in lossy}
+        if text:
+            tokens = text_of(whole, text, text_tokens)
+            scores = {it: score_text(variants[it, "none"].llm.target, tokens) for it in lossy}
+        rows = [
+            {"experts": count, "perplexity": float(np.exp(scores[count].nats.mean()))}
+            | scores[count].changes(scores[used])
+            | {"speed": {name: speedups[count, name] for name in ("none", *drafters)}}
+            for count in lossy
+        ]
         best = fastest_experts(rows, bound)
         row = next(row for row in rows if row["experts"] == best["experts"])
+        n_scored = len(scores[used].nats)
         effect = (
             f"perplexity {row['rise']:+.1%}, at most {bound:+.0%} allowed; {row['agreement']:.0%} of "
-            f"{len(tokens):,} likeliest tokens are the same"
+            f"{n_scored:,} likeliest tokens are the same"
         )
-        found = Recommendation(lossy[best["experts"]], effect)
-        store_recommendation("experts", {"model": whole.target.identity()["model"]}, found, to_stderr)
+        recommend("experts", {"model": whole.target}, lossy[best["experts"]], effect)
         return {
             "model": str(whole.target.path),
             "experts": experts,
             "used": used,
             "bound": bound,
-            "text_tokens": len(tokens),
+            "text_tokens": n_scored,
             "answers": len(suite_items),
             "rows": rows,
             "recommended": best,
@@ -156,35 +223,12 @@ def usual_counts(used: int) -> tuple[int, ...]:
     return tuple(sorted({int(n) for n in counts}, reverse=True))
 
 
-def scored_text(llm: LLM, text: str, limit: int, items: Sequence[workload.Item], n: int) -> list[int]:
-    """Return the tokens of the text; without one, prompts of the suite and the whole model's answers."""
-    if text:
-        tokens = llm.target.text.encode(text)
-    else:
-        tokens = [token for texts in generate_answers(llm, items, n) for part in texts for token in part]
-    tokens = tokens[: min(limit, llm.target.caps.n_ctx)]
+def text_of(llm: LLM, text: str, limit: int) -> list[int]:
+    """Return the first tokens of a text, which must be at least two."""
+    tokens = llm.target.text.encode(text)[: min(limit, llm.target.caps.n_ctx)]
     if len(tokens) < 2:
         raise UsageError("the text has fewer than two tokens")
     return tokens
-
-
-def answer_speeds(
-    loaded: Mapping[tuple[int, str], LLM],
-    prompts: Sequence[Sequence[int]],
-    n: int,
-    tick: Callable[[str], None],
-) -> dict[tuple[int, str], NDArray[np.float64]]:
-    """Return the tokens per second of each prompt's answer, with the prompt in the cache, by number of
-    experts and drafter ("none" for plain decoding). They answer in turns."""
-    plain = {(count, "none"): llm for (count, name), llm in loaded.items() if name == "lookup"}
-    speeds: dict[tuple[int, str], list[float]] = {variant: [] for variant in (*plain, *loaded)}
-    for prompt in prompts:
-        for (count, name), llm in (plain | dict(loaded)).items():
-            settings: Any = {"ignore_eos": True, "plain": name == "none", "remember": False}
-            llm.generate(prompt, max_tokens=1, **settings)  # into the cache
-            speeds[count, name].append(llm.generate(prompt, max_tokens=n, **settings).tokens_per_second)
-            tick(ANSWERS)
-    return {variant: np.array(found) for variant, found in speeds.items()}
 
 
 def fastest_experts(rows: Sequence[Mapping[str, Any]], bound: float) -> dict[str, Any]:
@@ -195,15 +239,10 @@ def fastest_experts(rows: Sequence[Mapping[str, Any]], bound: float) -> dict[str
     return {"experts": count, "drafter": name, "speed": speed}
 
 
-@dataclass(frozen=True)
-class PrefilledAnswer:
-    """An answer to one prompt: seconds to its first token, the prompt tokens that were computed, and the
-    scores of the whole prompt's answer."""
-
-    seconds: float
-    computed: int
-    answer: tuple[int, ...]
-    scores: Scores
+def recommend(choice: str, models: Mapping[str, Any], lossy: str, effect: str) -> None:
+    """Store what the role "speed" uses of these models."""
+    key = {role: model.identity()["model"] for role, model in models.items()}
+    store_recommendation(choice, key, Recommendation(lossy, effect), to_stderr)
 
 
 def measure_prefill(
@@ -228,24 +267,21 @@ def measure_prefill(
         assert isinstance(target, SelectsPromptTokens)
         assert isinstance(draft, ShowsAttention)  # else `load` refused it
         prompts = long_prompts(llm, suite, items, n)
-        tick = begin(dict.fromkeys((ANSWERS, SCORING), len(prompts) * (1 + len(shares))))
-        found: dict[float, list[PrefilledAnswer]] = {share: [] for share in choices}
+        tick = begin({ANSWERS: len(prompts) * len(choices)})
         draft.prompt_attention(prompts[0][: SHORT + 1], 1)  # its first call makes a context
-        for prompt in prompts:
-            answer: tuple[int, ...] = ()
-            for share, answers in found.items():
-                target.prompt_selector = None if share == 1.0 else AttentionSelector(draft, share)
-                answers.append(measured := answer_prefilled(llm, prompt, answer, n, tick))
-                answer = answer or measured.answer
-        rows = [{"share": share} | compare_prefilled(found[share], found[1.0]) for share in found]
+        selectors = {share: AttentionSelector(draft, share) for share in shares}
+        variants = {
+            share: Variant(llm, prepare=partial(setattr, target, "prompt_selector", selectors.get(share)))
+            for share in choices
+        }
+        found = measure_variants(variants, prompts, n, tick)
+        rows = [{"share": share} | compare(answers, found[1.0]) for share, answers in found.items()]
         best = soonest_share(rows, bound)
         effect = (
             f"{best['agreement']:.0%} of {best['tokens']:,} tokens of answers stayed the likeliest, at least "
             f"{bound:.0%} wanted"
         )
-        models_key = {"model": target.identity()["model"], "draft": llm.draft.identity()["model"]}
-        choice = Recommendation(choices[best["share"]].lossy, effect)
-        store_recommendation("prefill", models_key, choice, to_stderr)
+        recommend("prefill", {"model": target, "draft": llm.draft}, choices[best["share"]].lossy, effect)
         return {
             "model": str(llm.target.path),
             "draft": str(llm.draft.path),
@@ -270,39 +306,6 @@ def long_prompts(llm: LLM, suite: str, items: int, n: int) -> list[list[int]]:
     if not prompts:
         raise UsageError(f"suite {suite}: holds no prompt of more than {SHORT} tokens that fits")
     return prompts
-
-
-def answer_prefilled(
-    llm: LLM, prompt: Sequence[int], answer: Sequence[int], n: int, tick: Callable[[str], None]
-) -> PrefilledAnswer:
-    """Answer a prompt from empty caches, and score `answer` (the own one, if empty) after it."""
-    assert llm.draft is not None
-    for model in (llm.target, llm.draft):
-        model.forget()
-    began = perf_counter()
-    with llm.stream(prompt, max_tokens=n, ignore_eos=True) as stream:
-        next(stream)
-        seconds = perf_counter() - began
-        for _ in stream:
-            pass
-    own = stream.result()
-    tick(ANSWERS)
-    scores = score_text(llm.target, [*prompt, *(answer or own.tokens)], len(prompt))
-    tick(SCORING)
-    return PrefilledAnswer(seconds, len(prompt) - own.n_skipped, own.tokens, scores)
-
-
-def compare_prefilled(found: Sequence[PrefilledAnswer], whole: Sequence[PrefilledAnswer]) -> dict[str, Any]:
-    """Return the figures of one share. first_token: time to it, as a share of the whole prompt's."""
-    pairs = list(zip(found, whole, strict=True))
-    ours, theirs = (Scores.joined(answer.scores for answer in some) for some in (found, whole))
-    return {
-        "computed": float(np.mean([answer.computed for answer in found])),
-        "first_token": float(np.mean([answer.seconds / full.seconds for answer, full in pairs])),
-        **ours.changes(theirs),
-        "same_answers": sum(answer.answer == full.answer for answer, full in pairs),
-        "tokens": len(ours.nats),
-    }
 
 
 def soonest_share(rows: Sequence[dict[str, Any]], bound: float) -> dict[str, Any]:

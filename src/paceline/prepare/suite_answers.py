@@ -11,7 +11,7 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 
 MAX_PROMPT_CHARACTERS = 1200
-LOADING, ANSWERS, SCORING, VIEWS = "loading", "answers", "scoring", "views"  # phases of a measurement
+LOADING, ANSWERS, VIEWS = "loading", "answers", "views"  # phases of a measurement
 
 # Takes the number of steps of each phase, and returns a function to call after each step.
 Begin = Callable[[Mapping[str, int]], Callable[[str], None]]
