@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.suite_answers import generate_answers, short_items
+from paceline.prepare.suite_prompts import short_items, tokenise_prompts
 from paceline.prepare.views import ViewEvaluator, search
 
 
@@ -35,7 +35,11 @@ def main() -> None:
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
     ) as llm:
         whole: Any = llm.target
-        texts = list(generate_answers(llm, items, arguments.n_predict))
+        n = arguments.n_predict
+        texts = [
+            (prompt, llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens)
+            for prompt in tokenise_prompts(llm, items, n)
+        ]
         seen, held = ViewEvaluator(whole, texts[::2]), ViewEvaluator(whole, texts[1::2])
         print(f"{whole.name}: {whole.layers} layers, {len(texts)} answers")
         print("exit after  guesses right")

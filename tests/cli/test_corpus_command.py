@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,26 +149,3 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(
     monkeypatch.chdir(source.parent)
     paceline(capsys, home, *args).refused(2, words)
     assert not home.exists() or left(home) == []
-
-
-@pytest.mark.slow
-def test_killed_build_is_cleaned_up_two_days_later(capsys: Capture, home: Path, source: Path) -> None:
-    """SIGKILL while the new corpus is half written."""
-    paceline(capsys, home, "build", "mine", "--from", source)
-    script = f"""
-        import os, signal
-        from pathlib import Path
-        from paceline.drafters import suffix_sort
-        from paceline.cli.app import invoke
-
-        suffix_sort.sorter = lambda: lambda text: os.kill(os.getpid(), signal.SIGKILL)
-        os.environ["PACELINE_HOME"] = {str(home)!r}
-        invoke(["corpus", "build", "mine", "--from", {str(source / "a.py")!r}])
-    """
-    lines = "\n".join(line.strip() for line in script.splitlines())
-    assert subprocess.run([sys.executable, "-c", lines], check=False).returncode == -signal.SIGKILL
-    assert len(left(home)) == 2
-    for path in (home / "corpora").iterdir():
-        os.utime(path, (0, 0))
-    assert len(json.loads(paceline(capsys, home, "list", "--json").out)) == 1
-    assert left(home) == ["mine"]

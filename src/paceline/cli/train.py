@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -144,13 +145,11 @@ def describe(stage: str, progress: Any) -> tuple[float, str]:
         return done / max(1, total), f"{done}/{total}"
     if stage == "answers":
         left = progress.seconds_left
-        time = "" if left is None else f", {clock(left)} left"
+        time = "" if left is None else f", {timedelta(seconds=int(left))} left"
         share = progress.done / max(1, progress.total)
         return share, f"{progress.done}/{progress.total}, {progress.tokens_per_second:.0f} tokens/s{time}"
     best = f", acceptance length {progress.best:.2f}" if progress.best else ""
-    return progress.share, f"loss {progress.loss:.3f}{best}, {clock(progress.seconds_left)} left"
-
-
-def clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+    return (
+        progress.share,
+        f"loss {progress.loss:.3f}{best}, {timedelta(seconds=int(progress.seconds_left))} left",
+    )

@@ -68,15 +68,13 @@ def build(
     for kind in kinds:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
-    kinds = tuple(dict.fromkeys(kinds))
     if "datastore" in kinds:
         from paceline.drafters.suffix_sort import sorter
 
         sorter()  # raises MissingExtraError before an hour of tokenizing
     skipped = Skipped()
     with phase({FINDING_FILES: UNKNOWN_TOTAL}) as tick:
-        looked = partial(tick, FINDING_FILES)
-        files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
+        files, given = find(sources.paths, sources.logs, sources.globs, skipped, partial(tick, FINDING_FILES))
     reader = DocumentReader(skipped, prompts=sources.prompts)
     with writing(folder.parent, "what was there is as it was (PACELINE_HOME names another folder)"):
         make_private_folder(folder.parent)
@@ -92,7 +90,7 @@ def build(
             _derive(new, spool, kinds, tokenizer.vocab.size, phase, check)
             manifest = Manifest(
                 name=name,
-                kinds=kinds,
+                kinds=tuple(dict.fromkeys(kinds)),
                 tokens=spool.tokens,
                 documents=len(spool),
                 model=tokenizer.path.name,

@@ -20,7 +20,7 @@ from paceline.backends.interface import HasExperts
 from paceline.backends.speculative_prefill import SHORT, AttentionSelector, ShowsAttention
 from paceline.bench.suites import workload
 from paceline.loading import load_options
-from paceline.prepare.suite_answers import ANSWERS, LOADING, Begin, short_items, tokenise_prompts
+from paceline.prepare.suite_prompts import ANSWERS, LOADING, Begin, short_items, tokenise_prompts
 from paceline.settings import PLAIN, Drafting, LoadOptions, Quality
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, SelectsPromptTokens, Target
@@ -170,25 +170,21 @@ def measure_experts(
         answers = len(lossy) * (1 + len(drafters)) * len(suite_items)
         tick = begin({LOADING: len(lossy) * len(drafters), ANSWERS: answers})
         variants = dict[tuple[int, str], Variant]()
-        for count, choice in lossy.items():
+        for count, option in lossy.items():
             for name in drafters:
-                needed = variant_of(models, name, choice)
+                needed = variant_of(models, name, option)
                 is_whole = (count, name) == (used, "lookup")
                 llm = whole if is_whole else opened.enter_context(load_options(needed))
                 variants |= {(count, "none"): Variant(llm), (count, name): Variant(llm, plain=False)}
                 tick(LOADING)
         found = measure_variants(variants, tokenise_prompts(whole, suite_items, n), n, tick)
-        speedups = {name: compare(some, found[used, "none"])["speed"] for name, some in found.items()}
         scores = {it: Scores.joined(answer.scores for answer in found[it, "none"]) for it in lossy}
         if text:
-            tokens = text_of(whole, text, text_tokens)
+            tokens = whole.target.text.encode(text)[: min(text_tokens, whole.target.caps.n_ctx)]
+            if len(tokens) < 2:
+                raise UsageError("the text has fewer than two tokens")
             scores = {it: score_text(variants[it, "none"].llm.target, tokens) for it in lossy}
-        rows = [
-            {"experts": count, "perplexity": float(np.exp(scores[count].nats.mean()))}
-            | scores[count].changes(scores[used])
-            | {"speed": {name: speedups[count, name] for name in ("none", *drafters)}}
-            for count in lossy
-        ]
+        rows = [row_of(count, found, scores, used) for count in lossy]
         best = fastest_experts(rows, bound)
         row = next(row for row in rows if row["experts"] == best["experts"])
         n_scored = len(scores[used].nats)
@@ -196,7 +192,8 @@ def measure_experts(
             f"perplexity {row['rise']:+.1%}, at most {bound:+.0%} allowed; {row['agreement']:.0%} of "
             f"{n_scored:,} likeliest tokens are the same"
         )
-        recommend("experts", {"model": whole.target}, lossy[best["experts"]], effect)
+        choice = Recommendation(lossy[best["experts"]], effect)
+        store_recommendation("experts", {"model": whole.target.identity()["model"]}, choice, to_stderr)
         return {
             "model": str(whole.target.path),
             "experts": experts,
@@ -207,6 +204,20 @@ def measure_experts(
             "rows": rows,
             "recommended": best,
         }
+
+
+def row_of(
+    count: int, found: Mapping[tuple[int, str], Any], scores: Mapping[int, Scores], used: int
+) -> dict[str, Any]:
+    """Return the figures of a number of experts."""
+    speed = {
+        name: compare(answers, found[used, "none"])["speed"]
+        for (n, name), answers in found.items()
+        if n == count
+    }
+    perplexity = float(np.exp(scores[count].nats.mean()))
+    changes = scores[count].changes(scores[used])
+    return {"experts": count, "perplexity": perplexity, **changes, "speed": speed}
 
 
 def variant_of(models: LoadOptions, drafter: str, lossy: str = "") -> LoadOptions:
@@ -223,26 +234,12 @@ def usual_counts(used: int) -> tuple[int, ...]:
     return tuple(sorted({int(n) for n in counts}, reverse=True))
 
 
-def text_of(llm: LLM, text: str, limit: int) -> list[int]:
-    """Return the first tokens of a text, which must be at least two."""
-    tokens = llm.target.text.encode(text)[: min(limit, llm.target.caps.n_ctx)]
-    if len(tokens) < 2:
-        raise UsageError("the text has fewer than two tokens")
-    return tokens
-
-
 def fastest_experts(rows: Sequence[Mapping[str, Any]], bound: float) -> dict[str, Any]:
     """Return the fastest number of experts and drafter whose rise of perplexity is within the bound."""
     good = (row for row in rows if row["rise"] <= bound)
     found = ((speed, row["experts"], name) for row in good for name, speed in row["speed"].items())
     speed, count, name = max(found)
     return {"experts": count, "drafter": name, "speed": speed}
-
-
-def recommend(choice: str, models: Mapping[str, Any], lossy: str, effect: str) -> None:
-    """Store what the role "speed" uses of these models."""
-    key = {role: model.identity()["model"] for role, model in models.items()}
-    store_recommendation(choice, key, Recommendation(lossy, effect), to_stderr)
 
 
 def measure_prefill(
@@ -281,7 +278,9 @@ def measure_prefill(
             f"{best['agreement']:.0%} of {best['tokens']:,} tokens of answers stayed the likeliest, at least "
             f"{bound:.0%} wanted"
         )
-        recommend("prefill", {"model": target, "draft": llm.draft}, choices[best["share"]].lossy, effect)
+        names = {"model": target.identity()["model"], "draft": llm.draft.identity()["model"]}
+        choice = Recommendation(choices[best["share"]].lossy, effect)
+        store_recommendation("prefill", names, choice, to_stderr)
         return {
             "model": str(llm.target.path),
             "draft": str(llm.draft.path),

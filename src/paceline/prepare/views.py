@@ -13,7 +13,7 @@ from paceline.backends.views import ModelView, SearchesViews, evenly_spaced_view
 from paceline.drafts import require_fit, traits_of
 from paceline.fits import LAYER_VIEW
 from paceline.loading import load_options
-from paceline.prepare.suite_answers import ANSWERS, VIEWS, Begin, Text, generate_answers, short_items
+from paceline.prepare.suite_prompts import ANSWERS, Begin, short_items, tokenise_prompts
 from paceline.profiling.pass_costs import costs_of
 from paceline.settings import PLAIN, LoadOptions
 from paceline.speculative.errors import UsageError
@@ -24,8 +24,11 @@ from paceline.speculative.tree import chain
 from paceline.storage.costs import CachedView, store_view
 from paceline.system.home import to_stderr
 
+VIEWS = "views"  # a phase of the search
 MAX_DRAFT_TOKENS = 8  # in the expected speed
 GUIDES, GUIDE_TOKENS = 2, 96  # texts that advise which layers to skip, and the last tokens of their prompts
+
+Text = tuple[Sequence[int], Sequence[int]]  # a prompt, and the whole model's answer
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,8 @@ def search_views(
         require_fit(str(llm.target.path), LAYER_VIEW, traits_of(llm.target))
         cost = costs_of(llm.target).target
         tick, texts = begin({ANSWERS: len(suite_items), VIEWS: tries}), list[Text]()
-        for text in generate_answers(llm, suite_items, n):
-            texts.append(text)
+        for prompt in tokenise_prompts(llm, suite_items, n):
+            texts.append((prompt, llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens))
             tick(ANSWERS)
         tried = list[ViewScore]()
         with closing(ViewEvaluator(whole, texts[::2], cost)) as evaluator:

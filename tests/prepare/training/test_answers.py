@@ -16,7 +16,7 @@ from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
 from paceline.prepare.training import generation
 from paceline.prepare.training.answers import HEADER, LINES
-from paceline.prepare.training.generation import GeneratedAnswers, GenerationProgress, generate_answers
+from paceline.prepare.training.generation import AnswerRun, GenerationProgress, generate_answers
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from training_answers import number_prompts, write_lines
@@ -39,7 +39,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LINES).read_text().splitlines()]
 
 
-def content(found: GeneratedAnswers) -> dict[str, tuple[Any, ...]]:
+def content(found: AnswerRun) -> dict[str, tuple[Any, ...]]:
     return {one.id: (one.prompt.tolist(), one.tokens.tolist(), one.finish) for one in found.answers}
 
 
@@ -189,10 +189,6 @@ def test_another_target_or_tokenizer_is_refused(toy: LLM, prompts: TrainingPromp
 
 def test_another_held_out_share_keeps_the_answers(toy: LLM, tmp_path: Path) -> None:
     first = generate_answers(toy, some_prompts(tmp_path, N), tmp_path / "out", max_tokens=8)
-    header = tmp_path / "out" / HEADER  # as older versions wrote it
-    data = json.loads(header.read_text())
-    data["settings"]["held_out"] = 0.2
-    header.write_text(json.dumps(data | {"format": 1}))
     other = some_prompts(tmp_path, N, held_out=0.3)
     again = generate_answers(toy, other, tmp_path / "out", max_tokens=8, report=stop_after(0))
     assert content(again) == content(first)

@@ -139,7 +139,7 @@ def quality(probability: Floats, accepted: Floats) -> dict[str, Any]:
     ranks[order] = np.arange(1, len(p) + 1)
     positive = accepted.sum()
     negative = len(p) - positive
-    if not positive or not negative:
-        return {"log_loss": loss, "auc": 1.0, "reliability": bins}
-    auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
+    auc = 1.0
+    if positive and negative:
+        auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
     return {"log_loss": loss, "auc": float(auc), "reliability": bins}

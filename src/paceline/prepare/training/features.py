@@ -207,30 +207,24 @@ class Features:
                     shutil.rmtree(folder)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / HEADER, key | {"layers": self.layers})
-            missing = self._require_space(note)
             total = len(self)
+            missing = [number for number in range(total) if self.is_missing(number)]
+            needed, all_bytes = (
+                sum(self.layout(number).itemsize for number in some) for some in (missing, range(total))
+            )
+            free = shutil.disk_usage(folder).free
+            size = f"the hidden states of {total:,} answers take {all_bytes / 1e9:,.2f} GB"
+            new = f"{needed / 1e9:,.2f} GB of them new"
+            note(f"{size} in {folder}, {new} ({free / 1e9:,.2f} GB are free)")
+            if needed > free:
+                raise UsageError(
+                    f"{folder}: {size}, {new}, and {free / 1e9:,.2f} GB are free: "
+                    "make room, choose another folder, or train without the cache"
+                )
             report((total - len(missing), total))
             for done, number in enumerate(missing, total - len(missing) + 1):
                 self._write(number)
                 report((done, total))
-
-    def _require_space(self, note: Callable[[str], object]) -> list[int]:
-        """Return the sequences without a file. Raises UsageError if the disk has no room for them."""
-        total, folder = len(self), self.folder
-        missing = [number for number in range(total) if self.is_missing(number)]
-        needed, all_bytes = (
-            sum(self.layout(number).itemsize for number in some) for some in (missing, range(total))
-        )
-        free = shutil.disk_usage(str(folder)).free
-        size = f"the hidden states of {total:,} answers take {all_bytes / 1e9:,.2f} GB"
-        new = f"{needed / 1e9:,.2f} GB of them new"
-        note(f"{size} in {folder}, {new} ({free / 1e9:,.2f} GB are free)")
-        if needed > free:
-            raise UsageError(
-                f"{folder}: {size}, {new}, and {free / 1e9:,.2f} GB are free: "
-                "make room, choose another folder, or train without the cache"
-            )
-        return missing
 
 
 class Sequences:

@@ -66,16 +66,6 @@ class GenerationProgress:
         return left if self.limit is None else max(0.0, min(left, self.limit - self.seconds))
 
 
-@dataclass(frozen=True)
-class GeneratedAnswers:
-    """The answers to the prompts, in the order of the file. missing: prompts left out when the time was over.
-    skipped: prompts that the target cannot take."""
-
-    answers: list[Answer]
-    missing: int = 0
-    skipped: Skipped = field(default_factory=Skipped)
-
-
 def generate_answers(
     llm: LLM,
     prompts: TrainingPrompts,
@@ -86,7 +76,7 @@ def generate_answers(
     seed: int = 0,
     minutes: float | None = None,
     report: Callable[[GenerationProgress], object] = lambda _: None,
-) -> GeneratedAnswers:
+) -> AnswerRun:
     """Let the target answer the prompts, as many at a time as `llm` has sessions; answered ones are skipped.
     minutes: begin no prompt after this time. report: called after each pass; if it raises, all finished
     answers are in the folder. Raises UsageError for other answers, PacelineError if the disk fails."""
@@ -112,13 +102,16 @@ def generate_answers(
         prompt=(0,), max_tokens=max_tokens, sampling=sampling, seed=seed, remember=False
     )
     limit = None if minutes is None else 60.0 * minutes
-    return _Generation(llm, prompts, store, request, limit, report).run()
+    run = AnswerRun(llm, prompts, store, request, limit, report)
+    run.run()
+    return run
 
 
 @dataclass(eq=False)
-class _Generation:
+class AnswerRun:
     """A run over the prompts without an answer. limit: seconds, after which no prompt is begun.
-    waiting: prompts by the hash of the prompt whose answer they go on from."""
+    waiting: prompts by the hash of the prompt whose answer they go on from.
+    skipped, refused: prompts that the target cannot take, with the reasons, and their hashes."""
 
     llm: LLM
     prompts: TrainingPrompts
@@ -136,8 +129,19 @@ class _Generation:
         self.done = len(self.prompts.items) - len(self.left)
         self.start = monotonic()
 
-    def run(self) -> GeneratedAnswers:
-        items, answers, before, tokens = self.prompts.items, self.store.answers, self.done, 0
+    @property
+    def answers(self) -> list[Answer]:
+        """The answers to the prompts, in the order of the file."""
+        ids = {item.id for item in self.prompts.items}
+        return [answer for id_, answer in self.store.answers.items() if id_ in ids]
+
+    @property
+    def missing(self) -> int:
+        """Prompts left out when the time was over."""
+        return len(self.prompts.items) - len(self.answers) - len(self.refused)
+
+    def run(self) -> None:
+        total, before, tokens = len(self.prompts.items), self.done, 0
         with self.llm.engine.run_batch() as run:
             while True:
                 self._begin(run)
@@ -146,11 +150,8 @@ class _Generation:
                 tokens += sum(len(output.tokens) for _, output in run.step())
                 for handle in [handle for handle in self.running if handle.is_over]:
                     self._finish(self.running.pop(handle), handle)
-                counts = self.done, len(items) - len(self.refused), before, tokens
+                counts = self.done, total - len(self.refused), before, tokens
                 self.report(GenerationProgress(*counts, monotonic() - self.start, self.limit))
-        ids = {item.id for item in items}
-        found = [answer for id_, answer in answers.items() if id_ in ids]
-        return GeneratedAnswers(found, len(ids) - len(found) - len(self.refused), self.skipped)
 
     def _begin(self, run: BatchRun) -> None:
         """Queue prompts, while there are sessions and time. Those that cannot be decoded are skipped."""

@@ -37,8 +37,8 @@ from paceline.prepare.training.dataset import TrainingBatch, make_batch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
-from paceline.prepare.training.head_recipes import Eagle3Recipe
 from paceline.prepare.training.options import TrainingOptions, mtp_file
+from paceline.prepare.training.recipes import Eagle3Recipe
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.atomic import write_json, write_output

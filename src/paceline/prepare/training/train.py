@@ -24,23 +24,21 @@ from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, 
 from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.exit_recipes import ExitsRecipe, KangarooRecipe
 from paceline.prepare.training.features import Features, Sequences
 from paceline.prepare.training.generation import gather_answers
 from paceline.prepare.training.gguf_files import write_eagle3
-from paceline.prepare.training.head_recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MedusaRecipe
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.mtp import MtpRecipe
 from paceline.prepare.training.options import TrainingOptions
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.prepare.training.recipe import RANDOM_TOKENS, Recipe
+from paceline.prepare.training.recipes import HEADS
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.atomic import atomic_write, write_json
 from paceline.system.strict_json import parse_json
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
-HEADS = (MedusaRecipe, EagleRecipe, Eagle3Recipe, BlockRecipe, ExitsRecipe, KangarooRecipe)
 KINDS: dict[str, type[Recipe]] = {
     recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
 }

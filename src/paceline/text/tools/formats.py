@@ -273,7 +273,10 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     }
     if not tools:
         return None
-    schemas = {place: _parameters(place, tool) for place, tool in tools.items()}
+    schemas: dict[str, dict[str, Any]] = {
+        place: {"type": "object", **(tool.get("parameters") or {"properties": {}}), "$comment": place}
+        for place, tool in tools.items()
+    }
     outside = form.pairs is not None or form.quote != '"' or "{name}" in form.forced_prefix
     if len(tools) == 1 and "{name}" in form.forced_prefix:
         ((place, tool),) = tools.items()
@@ -291,8 +294,3 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     if form.calls_are_list and not outside:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
     return ForcedCall("", schema, GENERIC) if outside else ForcedCall(form.forced_prefix, schema, form)
-
-
-def _parameters(place: str, function: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = function.get("parameters") or {"properties": {}}
-    return {"type": "object", **parameters, "$comment": place}

@@ -1,4 +1,4 @@
-"""Short prompts of suites, and a model's answers to them, to measure variants of the model by."""
+"""Short prompts of suites, to measure variants of a model by."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from paceline.speculative.errors import UsageError
 from paceline.speculative.sampling import Sampling
 
 MAX_PROMPT_CHARACTERS = 1200
-LOADING, ANSWERS, VIEWS = "loading", "answers", "views"  # phases of a measurement
+LOADING, ANSWERS = "loading", "answers"  # phases of a measurement
 
 # Takes the number of steps of each phase, and returns a function to call after each step.
 Begin = Callable[[Mapping[str, int]], Callable[[str], None]]
-Text = tuple[list[int], list[int]]  # a prompt, and the whole model's answer
 
 
 def short_items(suite: str, n_items: int, longest: int = MAX_PROMPT_CHARACTERS) -> list[workload.Item]:
@@ -32,9 +31,3 @@ def tokenise_prompts(llm: LLM, items: Sequence[workload.Item], n: int) -> Iterat
     prompts = RequestBuilder(llm, n=n, sampling=Sampling(), seed=0)
     for item in items:
         yield list(prompts.request(item, {}).tokens)
-
-
-def generate_answers(llm: LLM, items: Sequence[workload.Item], n: int) -> Iterator[Text]:
-    """Yield the prompt of each item, and the model's n tokens after it."""
-    for prompt in tokenise_prompts(llm, items, n):
-        yield prompt, list(llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens)
