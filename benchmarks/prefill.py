@@ -22,7 +22,7 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.speculative_prefill import Attention, AttentionSelector
 from paceline.cli.references import resolve_models
-from paceline.prepare.lossy import Variant, compare, measure_variants
+from paceline.prepare.lossy import LossyTarget, compare, measure_variants
 from paceline.settings import LoadOptions
 from paceline.speculative.vocabulary import Vocab
 from tools.embedded.corpus import docstrings
@@ -76,7 +76,7 @@ def main() -> None:
             for name, draft in drafts.items()
         }
         variants = {
-            name: Variant(llm, prepare=partial(setattr, target, "prompt_selector", choices.get(name)))
+            name: LossyTarget(llm, prepare=partial(setattr, target, "prompt_selector", choices.get(name)))
             for name in ("all", *choices)
         }
         found = measure_variants(variants, prompts(llm, given.size), ANSWER)

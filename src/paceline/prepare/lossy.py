@@ -84,7 +84,7 @@ class MeasuredAnswer:
 
 
 @dataclass(frozen=True)
-class Variant:
+class LossyTarget:
     """A target in one of its forms. prepare: gives it this form. plain: no drafter is used."""
 
     llm: LLM
@@ -111,7 +111,7 @@ class Variant:
 
 
 def measure_variants(
-    variants: Mapping[Name, Variant],
+    variants: Mapping[Name, LossyTarget],
     prompts: Iterable[Sequence[int]],
     n: int,
     tick: Callable[[str], None] = lambda _: None,
@@ -169,13 +169,13 @@ def measure_experts(
         lossy = {used: ""} | {it: f"experts={it}" for it in counts or usual_counts(used) if it != used}
         answers = len(lossy) * (1 + len(drafters)) * len(suite_items)
         tick = begin({LOADING: len(lossy) * len(drafters), ANSWERS: answers})
-        variants = dict[tuple[int, str], Variant]()
+        variants = dict[tuple[int, str], LossyTarget]()
         for count, option in lossy.items():
             for name in drafters:
                 needed = variant_of(models, name, option)
                 is_whole = (count, name) == (used, "lookup")
                 llm = whole if is_whole else opened.enter_context(load_options(needed))
-                variants |= {(count, "none"): Variant(llm), (count, name): Variant(llm, plain=False)}
+                variants |= {(count, "none"): LossyTarget(llm), (count, name): LossyTarget(llm, plain=False)}
                 tick(LOADING)
         found = measure_variants(variants, tokenise_prompts(whole, suite_items, n), n, tick)
         scores = {it: Scores.joined(answer.scores for answer in found[it, "none"]) for it in lossy}
@@ -210,11 +210,8 @@ def row_of(
     count: int, found: Mapping[tuple[int, str], Any], scores: Mapping[int, Scores], used: int
 ) -> dict[str, Any]:
     """Return the figures of a number of experts."""
-    speed = {
-        name: compare(answers, found[used, "none"])["speed"]
-        for (n, name), answers in found.items()
-        if n == count
-    }
+    own = {name: answers for (n, name), answers in found.items() if n == count}
+    speed = {name: compare(answers, found[used, "none"])["speed"] for name, answers in own.items()}
     perplexity = float(np.exp(scores[count].nats.mean()))
     changes = scores[count].changes(scores[used])
     return {"experts": count, "perplexity": perplexity, **changes, "speed": speed}
@@ -268,7 +265,7 @@ def measure_prefill(
         draft.prompt_attention(prompts[0][: SHORT + 1], 1)  # its first call makes a context
         selectors = {share: AttentionSelector(draft, share) for share in shares}
         variants = {
-            share: Variant(llm, prepare=partial(setattr, target, "prompt_selector", selectors.get(share)))
+            share: LossyTarget(llm, prepare=partial(setattr, target, "prompt_selector", selectors.get(share)))
             for share in choices
         }
         found = measure_variants(variants, prompts, n, tick)

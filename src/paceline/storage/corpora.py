@@ -151,12 +151,7 @@ def replace(new: Path, folder: Path) -> None:
     """Replace `folder` by the folder `new`. Raises OSError."""
     with folder_lock(folder.parent), scratch_folder(folder.parent) as scratch, ExitStack() as undo:
         old = scratch / folder.name
-
-        def restore() -> None:
-            if old.exists():
-                old.rename(folder)
-
-        undo.callback(restore)  # before anything is renamed: Ctrl-C may come anywhere
+        undo.callback(lambda: old.exists() and old.rename(folder))  # first: Ctrl-C may come anywhere
         if folder.exists():
             folder.rename(old)
         new.rename(folder)

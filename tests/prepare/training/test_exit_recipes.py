@@ -16,7 +16,7 @@ from paceline.drafters.parts import DrafterInputs
 from paceline.drafts import kind_of, open_head
 from paceline.heads.exit_target import ExitTarget
 from paceline.prepare.training.answers import Answer
-from paceline.prepare.training.features import Features
+from paceline.prepare.training.features import TrainingFeatures
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter
@@ -73,7 +73,7 @@ def train(target: Any, kind: str, folder: Path, answers: list[Answer], **given: 
     size = target.vocab.size
     plan = make_options(kind, folder, n_draft=N_DRAFT, draft_vocab=size, batch_tokens=256, **given)
     recipe = make_recipe(target, plan, DraftVocabulary(np.arange(size), size))
-    source = Features(target, answers, recipe.config.layer_ids, 8)
+    source = TrainingFeatures(target, answers, recipe.config.layer_ids, 8)
     training, held_out = Sequences(source, False), Sequences(source, True)
     torch.manual_seed(0)
     folder.mkdir(parents=True)

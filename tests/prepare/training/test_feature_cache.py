@@ -17,8 +17,8 @@ from paceline.backends.toy import ToyTarget
 from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.features import (
     HEADER,
-    Features,
     Sequences,
+    TrainingFeatures,
     TrainingSequence,
 )
 from paceline.speculative.errors import PacelineError, UsageError
@@ -28,7 +28,7 @@ N = 9
 LAYERS, TOP_K = (0, 2), 3
 
 
-class CountingFeatures(Features):
+class CountingFeatures(TrainingFeatures):
     """Counts the sequences that are computed."""
 
     computed = 0
@@ -43,7 +43,7 @@ def source(n: int = N, seed: int = 3, layers: tuple[int, ...] = LAYERS) -> Count
     return CountingFeatures(ToyTarget(seed=seed, layers=3), answers, layers, TOP_K)
 
 
-def built(folder: Path, features: Features, model: str = "toy", **options: Any) -> Features:
+def built(folder: Path, features: TrainingFeatures, model: str = "toy", **options: Any) -> TrainingFeatures:
     features.fill(folder, model, **options)
     return features
 
@@ -52,9 +52,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def require_equal(cache: Features) -> None:
+def require_equal(cache: TrainingFeatures) -> None:
     for number, stored in enumerate(cache):
-        computed = Features.compute(cache, number)
+        computed = TrainingFeatures.compute(cache, number)
         assert stored.first_answer == computed.first_answer
         hidden = computed.hidden.astype(np.float16)
         np.testing.assert_array_equal(stored.hidden, hidden, strict=True)
@@ -70,7 +70,7 @@ def stop_after(n: int) -> Callable[[tuple[int, int]], None]:
     return report
 
 
-def interrupted(folder: Path, online: Features, n: int) -> None:
+def interrupted(folder: Path, online: TrainingFeatures, n: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         built(folder, online, report=stop_after(n))
 

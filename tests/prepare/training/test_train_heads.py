@@ -39,7 +39,7 @@ from paceline.prepare.training import loop
 from paceline.prepare.training.answers import CHECKPOINT, SPLIT, AnswerFolder, read_header
 from paceline.prepare.training.confidence import train_confidence
 from paceline.prepare.training.dataset import DraftVocabulary, TrainingBatch
-from paceline.prepare.training.features import Features
+from paceline.prepare.training.features import TrainingFeatures
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
 
@@ -142,7 +142,7 @@ def test_the_acceptance_is_that_of_decoding(
     recipe: Any = SimpleNamespace(
         kind=head.kind, network=lambda _: head._head, vocabulary=DraftVocabulary(np.arange(8), 8)
     )
-    found = Recipe.acceptance(recipe, {}, table, Features(target, held_out, ids, 8), 3)
+    found = Recipe.acceptance(recipe, {}, table, TrainingFeatures(target, held_out, ids, 8), 3)
     drafter, steps, tokens, accepted, drafted = HeadDrafter(head), 0, 0, 0, 0
     for answer in held_out:
         request = start_request(
@@ -328,7 +328,7 @@ def test_heads_share_answers_and_hidden_states(
     assert not (tmp_path / "eagle3" / "features").exists()
     alone = train_head(llm, prompts, plan_of("eagle3", tmp_path / "alone"))
     assert alone["acceptance"] == card["acceptance"]
-    monkeypatch.setattr(Features, "compute", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(TrainingFeatures, "compute", lambda *_: pytest.fail("computed again"))
     for kind in ("medusa", "exits", "kangaroo", "block"):
         plan = plan_of(kind, tmp_path / kind, cache=shared, epochs=1, evaluations=1)
         with pytest.raises(KeyboardInterrupt):

@@ -25,7 +25,7 @@ from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.gguf_writer import metadata_field
 from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.dataset import DraftVocabulary, make_batch
-from paceline.prepare.training.features import Features, TrainingSequence
+from paceline.prepare.training.features import TrainingFeatures, TrainingSequence
 from paceline.prepare.training.mtp import MtpRecipe, add_mtp
 from paceline.prepare.training.options import TrainingOptions
 from paceline.prepare.training.recipe import Recipe
@@ -103,7 +103,7 @@ def target(
 
 def sequence(target: LlamaTarget, recipe: MtpRecipe) -> TrainingSequence:
     answer = Answer("", np.array(TEXT[:8], np.int32), np.array(TEXT[8:], np.int32), "length", True)
-    return Features(target, [answer], (target.layers + 1,), 8)[0]
+    return TrainingFeatures(target, [answer], (target.layers + 1,), 8)[0]
 
 
 def test_the_network_computes_what_llama_cpp_does(target: LlamaTarget) -> None:

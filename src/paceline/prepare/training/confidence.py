@@ -17,7 +17,7 @@ from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
 from paceline.heads.target import HeadTarget
 from paceline.prepare.training.answers import FEATURES, Note, Report
 from paceline.prepare.training.evaluate import draft_along, walk
-from paceline.prepare.training.features import Features, Recorded, Sequences, TrainingSequence
+from paceline.prepare.training.features import Recorded, Sequences, TrainingFeatures, TrainingSequence
 from paceline.prepare.training.generation import gather_answers
 from paceline.prepare.training.options import TrainingOptions
 from paceline.prepare.training.prompts import TrainingPrompts
@@ -86,7 +86,7 @@ def train_confidence(
     check_shared(llm.target.vocab, draft.vocab)
     answers = gather_answers(llm, prompts, options, report, note, MIN_TOKENS)
     layers = sorted(set(draft.config.layer_ids)) if isinstance(draft, HeadTarget) else ()
-    source = Features(llm.target, answers, layers)
+    source = TrainingFeatures(llm.target, answers, layers)
     training, held_out = Sequences(source, False), Sequences(source, True)
     total, done = len(training) + len(held_out), count(1)
 

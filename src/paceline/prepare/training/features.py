@@ -60,7 +60,7 @@ class RanksTokens(Protocol):
         """Return the k likeliest tokens [rows, k] and their log-probabilities."""
 
 
-class Features:
+class TrainingFeatures:
     """Training sequences by number, computed when they are read; after `fill`, read from a folder that has a
     file for each: its arrays, end to end, and their CRC-32. Without layers they are tokens alone.
     layers: see RequiredOutputs. top_k: of `ids`.
@@ -232,7 +232,7 @@ class Sequences:
     lengths: in tokens, known without reading them.
     layers: those whose hidden states a sequence has, of the source's; all by default."""
 
-    def __init__(self, source: Features, held_out: bool, layers: Sequence[int] = ()) -> None:
+    def __init__(self, source: TrainingFeatures, held_out: bool, layers: Sequence[int] = ()) -> None:
         self._source, self.layers = source, layers or source.layers
         columns = [source.layers.index(layer) for layer in layers]
         self._columns = None if columns in ([], [*range(len(source.layers))]) else columns

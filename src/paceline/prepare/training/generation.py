@@ -101,8 +101,7 @@ def generate_answers(
     request = GenerationRequest(
         prompt=(0,), max_tokens=max_tokens, sampling=sampling, seed=seed, remember=False
     )
-    limit = None if minutes is None else 60.0 * minutes
-    run = AnswerRun(llm, prompts, store, request, limit, report)
+    run = AnswerRun(llm, prompts, store, request, None if minutes is None else 60.0 * minutes, report)
     run.run()
     return run
 

@@ -1,4 +1,4 @@
-"""The recipes of heads: by hidden states (Medusa, EAGLE, EAGLE-3, DFlash) or first layers (exits, Kangaroo)."""
+"""The recipes of heads: on last states (Medusa, EAGLE, EAGLE-3, DFlash) or first layers (exits, Kangaroo)."""
 
 from __future__ import annotations
 

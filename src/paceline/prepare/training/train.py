@@ -24,7 +24,7 @@ from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, 
 from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.features import Features, Sequences
+from paceline.prepare.training.features import Sequences, TrainingFeatures
 from paceline.prepare.training.generation import gather_answers
 from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
@@ -39,9 +39,8 @@ from paceline.system.atomic import atomic_write, write_json
 from paceline.system.strict_json import parse_json
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
-KINDS: dict[str, type[Recipe]] = {
-    recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
-}
+RECIPES: tuple[type[Recipe], ...] = (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
+KINDS = {recipe.kind: recipe for recipe in RECIPES}
 HEAD_DIM = 64
 OPTIMIZER_BYTES = 16  # of a weight: itself, its gradient, and AdamW's two moments
 LOGIT_COPIES = 4  # of a step: logits, their exponentials, and both gradients
@@ -74,7 +73,7 @@ def train_head(
     note(f"training takes about {format_bytes(needed)} of memory, on {device}")
     layers = recipe.config.resolved(target.layers).layer_ids
     shared = usual_layers(recipe) if options.cache else ()
-    source = Features(target, answers, sorted({*layers, *shared}))
+    source = TrainingFeatures(target, answers, sorted({*layers, *shared}))
     if options.use_cache:
         model, progress = target.identity()["model"], partial(report, FEATURES)
         source.fill(options.cache_folder / FEATURES, model, note=note, report=progress)
