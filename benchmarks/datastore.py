@@ -29,7 +29,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
 from paceline.models import zoo
-from paceline.prepare.corpus import DocumentReader, Skipped, find
+from paceline.prepare.documents import DocumentReader, Skipped, find
 from paceline.speculative.interfaces import Budget
 from paceline.text.interface import Tokenizer
 

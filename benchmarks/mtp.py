@@ -40,7 +40,7 @@ from paceline.heads.session import EagleSession
 from paceline.models.resolve import file_of
 from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.mtp import MtpRecipe
-from paceline.prepare.training.plan import TrainingOptions
+from paceline.prepare.training.options import TrainingOptions
 from paceline.speculative.interfaces import NO_OUTPUTS, RequiredOutputs
 from paceline.speculative.sampling import Sampling
 from paceline.speculative.tree import EMPTY
@@ -126,7 +126,7 @@ def through_heads(path: Path, target: LlamaTarget) -> Any:
     """A text in the same layer, computed as other draft heads are, with Paceline's kernels."""
     vocabulary = DraftVocabulary(np.arange(target.vocab.size), target.vocab.size)
     facts = TargetFacts("", "", target.layers, target.hidden_size, target.vocab.size)
-    recipe = MtpRecipe(facts, None, vocabulary, TrainingOptions(depth=1))
+    recipe = MtpRecipe(facts, None, vocabulary, TrainingOptions("mtp", Path(), depth=1))
     recipe.begin(path, None)
     weights = {name: value.numpy() for name, value in recipe.weights(target.output_head(), None).items()}
     network = MtpHead(recipe.config, weights, target.make_linear)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.speculative_prefill import Attention, AttentionSelector
 from paceline.cli.references import resolve_models
-from paceline.prepare.variants import PrefilledAnswer, answer_prefilled, compare_prefilled
+from paceline.prepare.lossy import LossyTarget, compare, measure_variants
 from paceline.settings import LoadOptions
 from paceline.speculative.vocabulary import Vocab
 from tools.embedded.corpus import docstrings
@@ -74,17 +75,15 @@ def main() -> None:
             for share in shares
             for name, draft in drafts.items()
         }
-        found: dict[str, list[PrefilledAnswer]] = {"all": [], **{name: [] for name in choices}}
-        for prompt in prompts(llm, given.size):
-            answer: tuple[int, ...] = ()
-            for name, answers in found.items():
-                target.prompt_selector = choices.get(name)
-                answers.append(measured := answer_prefilled(llm, prompt, answer, ANSWER, lambda _: None))
-                answer = answer or measured.answer
+        variants = {
+            name: LossyTarget(llm, prepare=partial(setattr, target, "prompt_selector", choices.get(name)))
+            for name in ("all", *choices)
+        }
+        found = measure_variants(variants, prompts(llm, given.size), ANSWER)
     print(f"{len(found['all'])} prompts of {np.mean([one.computed for one in found['all']]):,.0f} tokens")
     print("| computed | tokens | first token after | agreement | perplexity |\n|---|---|---|---|---|")
     for name, answers in found.items():
-        figures = compare_prefilled(answers, found["all"])
+        figures = compare(answers, found["all"])
         print(
             f"| {name} | {figures['computed']:.0f} | {figures['first_token']:.2f} "
             f"| {figures['agreement']:.3f} | {figures['rise']:+.1%} |"

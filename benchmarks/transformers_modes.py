@@ -28,7 +28,7 @@ import paceline
 from paceline.backends.transformers.loading import load_model, load_tokenizer
 from paceline.integrations.transformers_generate import MODEL_ATTRIBUTE
 from paceline.models.resolve import file_of
-from paceline.prepare.variants import short_items
+from paceline.prepare.suite_prompts import short_items
 
 Way = Callable[[Any], Any]  # of token ids [1, tokens] to what generate returns
 

@@ -4,7 +4,7 @@
 
 The model answers items of the real suites, greedily; a view is shown each answer at once, behind a prompt
 that the whole model has read, and each of its guesses is compared. "evenly" skips layers spread over the
-model; "clasp" is the best choice of layers that hidden states advise (prepare/variants.py), judged on half
+model; "clasp" is the best choice of layers that hidden states advise (prepare/views.py), judged on half
 of the answers and reported on the others.
 """
 
@@ -15,14 +15,8 @@ from typing import Any
 
 from paceline.backends.views import ModelView
 from paceline.loading import load
-from paceline.prepare.variants import (
-    GUIDES,
-    SEEN,
-    ViewEvaluator,
-    generate_answers,
-    search,
-    short_items,
-)
+from paceline.prepare.suite_prompts import short_items, tokenise_prompts
+from paceline.prepare.views import ViewEvaluator, search
 
 
 def main() -> None:
@@ -41,7 +35,11 @@ def main() -> None:
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
     ) as llm:
         whole: Any = llm.target
-        texts = list(generate_answers(llm, items, arguments.n_predict))
+        n = arguments.n_predict
+        texts = [
+            (prompt, llm.generate(prompt, max_tokens=n, ignore_eos=True).tokens)
+            for prompt in tokenise_prompts(llm, items, n)
+        ]
         seen, held = ViewEvaluator(whole, texts[::2]), ViewEvaluator(whole, texts[1::2])
         print(f"{whole.name}: {whole.layers} layers, {len(texts)} answers")
         print("exit after  guesses right")
@@ -49,15 +47,7 @@ def main() -> None:
             print(f"{exits:10}  {held.agreement(whole.view(ModelView(exits))):.3f}", flush=True)
         print("blocks skipped  by      guesses right  which")
         for n in map(int, arguments.skip.split(",")):
-            found = list(
-                search(
-                    seen,
-                    tries=arguments.tries,
-                    blocks=n,
-                    guides=[(prompt[-SEEN:], answer) for prompt, answer in texts[::2][:GUIDES]],
-                    closest=whole.search_skipped_layers,
-                )
-            )
+            found = list(search(seen, tries=arguments.tries, blocks=n))
             for method in dict.fromkeys(one.method for one in found):
                 best = max((one for one in found if one.method == method), key=lambda one: one.agreement)
                 share = held.agreement(whole.view(best.view))

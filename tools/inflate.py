@@ -32,14 +32,13 @@ from paceline.models.headers.gguf_file import GGUFFile, TensorRows
 from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     metadata_field,
-    number_list_field,
     quantise_part,
     weight_type,
     write_gguf,
 )
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.speculative.validation import read_number
-from paceline.system.whole import check_output, write_output
+from paceline.system.atomic import check_output, write_output
 from tools.layout import Layout, choose_layout, read_layout, segments_of, tensor_shapes
 
 Array = np.ndarray[Any, Any]
@@ -112,11 +111,11 @@ def widened_metadata(file: GGUFFile, layout: Layout, scale: float, file_type: in
         if isinstance(file.values.get(key), int):
             values[key] = layout.kv_heads
         else:
-            fields[key] = number_list_field(key, kv_heads)
+            fields[key] = metadata_field(key, kv_heads)
         if f"{arch}.rope.dimension_count" not in file.fields:
             values[f"{arch}.rope.dimension_count"] = layout.head_dim
     if (key := f"{arch}.attention.sliding_window_pattern") in fields:
-        fields[key] = number_list_field(key, [0] * layout.blocks + [1] * layout.mtp_blocks)
+        fields[key] = metadata_field(key, [0] * layout.blocks + [1] * layout.mtp_blocks)
     if m.inner:
         values |= {
             f"{arch}.ssm.inner_size": m.inner, f"{arch}.ssm.time_step_rank": m.steps,
@@ -181,7 +180,7 @@ def inflate(
     file = GGUFFile(source)
     old = read_layout(file)
     layout = choose_layout(old, parameters)
-    with write_output(out, force=force) as part:
+    with write_output(out) as part:
         write_widened(file, old, layout, part, kind, seed, progress)
         return layout, part.stat().st_size
 

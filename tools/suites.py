@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paceline.bench.suites.workload import FOLDER, Item
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools import real_sources, real_talk, toy_suites
 
 SUITES: dict[str, Callable[[], Iterable[Item]]] = {

@@ -17,7 +17,7 @@ from hf_models import DEVICE, folder_of, model_of
 from paceline.backends.llama_cpp import LlamaTarget
 from paceline.backends.views import ModelView
 from paceline.bench.provenance import model as describe
-from paceline.models.headers.gguf_writer import metadata_field, number_list_field
+from paceline.models.headers.gguf_writer import metadata_field
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import EMPTY, chain
@@ -99,7 +99,7 @@ def test_numbers_that_cannot_be_are_refused(mixture: Path, tmp_path: Path) -> No
 
 def test_a_file_without_a_usable_key_says_which_it_has(mixture: Path, tmp_path: Path) -> None:
     def per_layer(fields: dict[str, bytes], _: Any) -> None:
-        fields[USED] = number_list_field(USED, [2, 1])
+        fields[USED] = metadata_field(USED, [2, 1])
 
     def without(fields: dict[str, bytes], _: Any) -> None:
         del fields[USED]

@@ -23,7 +23,7 @@ from paceline.backends.llama_cpp.kernels.build import (
     library,
 )
 from paceline.speculative.errors import KernelError
-from paceline.system.leaving import NAME
+from paceline.system.shutdown import NAME
 
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None or os.name == "nt", reason="no C++ compiler")

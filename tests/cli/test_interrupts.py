@@ -101,7 +101,7 @@ def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(t
         import sys, time
         from pathlib import Path
         from paceline.cli.interrupts import install_exit_handlers
-        from paceline.system.leaving import scratch_file
+        from paceline.system.shutdown import scratch_file
 
         install_exit_handlers()
         with scratch_file(Path(sys.argv[1])):

@@ -14,7 +14,7 @@ import pytest
 from command_line import PROGRAM, command
 from paceline.cli.train import Kind
 from paceline.drafter_table import DRAFTERS
-from paceline.prepare.training.plan import make_plan
+from paceline.prepare.training.options import make_options
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.system.locks import run_lock
@@ -77,7 +77,7 @@ def test_folder_in_use_or_with_a_model_is_refused(capsys: Capture, data: Path, t
     (tmp_path / "model" / "config.json").write_text("{}")
     for kind in ("medusa", "confidence"):
         with pytest.raises(UsageError, match="has a model"):
-            make_plan(kind, tmp_path / "model")
+            make_options(kind, tmp_path / "model")
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

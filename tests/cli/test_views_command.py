@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from command_line import HOME, Done, command
+from command_line import Done, command
 from hf_models import folder_of
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.gguf_writer import layer_count
-from paceline.storage.costs import CachedView, load_view, store_view
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +114,3 @@ def test_parts_that_cannot_be_written_are_refused(said: Said, view: str, why: st
     done = said("views", "materialise", "-m", zoo.target_path(), "--view", view, tmp_path / "out.gguf")
     done.refused(2, why)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_kept_view_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOME, str(tmp_path))
-    warned: list[str] = []
-    view = CachedView("skip=2", 0.5, 0.9, 96, "similar", 60)
-    assert load_view("a model", warned.append) is None
-    assert store_view("a model", view, warned.append)
-    assert load_view("a model", warned.append) == view
-    assert load_view("another", warned.append) is None
-    assert warned == []
-    (file,) = (tmp_path / "views").iterdir()
-    file.write_text(file.read_text().replace('"words"', '"word"'))
-    assert load_view("a model", warned.append) is None
-    assert "search again" in warned[0]

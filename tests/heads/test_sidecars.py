@@ -37,7 +37,7 @@ from paceline.heads.decoder import LayerShape
 from paceline.heads.files import HeadFiles, head_config
 from paceline.heads.target import HeadTarget
 from paceline.models.headers.gguf_file import GGUFFile
-from paceline.models.headers.gguf_writer import metadata_field, number_list_field
+from paceline.models.headers.gguf_writer import metadata_field
 from paceline.speculative.errors import ModelError, PacelineError
 from paceline.speculative.interfaces import NO_OUTPUTS
 from paceline.speculative.tree import chain
@@ -278,7 +278,7 @@ def mutations(file: Path) -> Iterator[tuple[str, Change]]:
     """Yield changes of each key and each tensor."""
 
     def change_list(key: str, numbers: list[int]) -> Change:
-        return lambda fields, _parts: fields.update({key: number_list_field(key, numbers)})
+        return lambda fields, _parts: fields.update({key: metadata_field(key, numbers)})
 
     def change_tensor(name: str, **values: Any) -> Change:
         return lambda _fields, parts: parts.update({name: replace(parts[name], **values)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from gguf_architectures import write_architecture
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.bench.provenance import provenance
 from paceline.cli.app import app
-from paceline.prepare import variants
-from paceline.prepare.variants import (
+from paceline.prepare import lossy
+from paceline.prepare.lossy import (
     fastest_experts,
     measure_experts,
     measure_prefill,
@@ -87,7 +88,7 @@ def test_perplexity_is_that_of_the_texts_tokens(mixture: dict[str, Any]) -> None
     assert scores.likeliest[: len(rows)].tolist() == rows.argmax(axis=1)[: len(scores.likeliest)].tolist()
 
 
-def test_each_number_of_experts_is_measured_beside_the_models_own(mixture: dict[str, Any]) -> None:
+def test_each_number_of_experts_is_measured_with_the_models_own(mixture: dict[str, Any]) -> None:
     progress, file = Progress(), io.StringIO()
     record = measure_experts(LoadOptions.of(draft=mixture["target"], **mixture), progress, **QUICK)
     progress.require_complete()
@@ -103,7 +104,7 @@ def test_each_number_of_experts_is_measured_beside_the_models_own(mixture: dict[
     assert "paceline run -m" in file.getvalue()
 
 
-def test_each_share_is_measured_beside_the_whole_prompt(
+def test_each_share_is_measured_with_the_whole_prompt(
     pair: dict[str, Any], suite: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress, file = Progress(), io.StringIO()
@@ -143,7 +144,7 @@ def test_the_fastest_within_the_bound_is_recommended() -> None:
 def test_the_role_speed_uses_the_recommended_experts(
     mixture: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "fastest_experts", lambda *_: {"experts": 1})
+    monkeypatch.setattr(lossy, "fastest_experts", lambda *_: {"experts": 1})
     measure_experts(LoadOptions.of(**mixture), Progress(), **QUICK, bound=1e9)
     capsys.readouterr()
     with paceline.load(**mixture, drafters="none", role="speed") as llm:
@@ -161,7 +162,7 @@ def test_the_role_speed_uses_the_recommended_experts(
 def test_the_role_speed_uses_the_recommended_share(
     pair: dict[str, Any], suite: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "soonest_share", lambda rows, _: rows[1])
+    monkeypatch.setattr(lossy, "soonest_share", lambda rows, _: rows[1])
     measure_prefill(LoadOptions.of(**pair), Progress(), shares=(0.3,), suite=suite, n=4)
     capsys.readouterr()
     with paceline.load(**pair, role="speed") as llm:
@@ -212,6 +213,9 @@ def test_the_commands_print_a_record(
     done = CliRunner().invoke(app, ["experts", *given, "--suite", "chat", "--items", "1", "-n", "4"])
     assert done.exit_code == 0, done.output
     assert "2 of 4" in done.stdout
+    line = shlex.split(done.stderr.splitlines()[-1].partition("as a page: paceline ")[2])
+    assert CliRunner().invoke(app, [*line[:-1], str(tmp_path / "page.html")]).exit_code == 0
+    assert "2 of 4" in (tmp_path / "page.html").read_text()
     given = ["-m", str(pair["target"]), "-md", str(pair["draft"]), "-t", "1", "-c", "400", "-n", "4"]
     options = ["prefill", *given, "--suite", suite, "--shares"]
     done = CliRunner().invoke(app, [*options, "0.4", "--json"])

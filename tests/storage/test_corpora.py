@@ -23,7 +23,7 @@ from paceline.storage.corpora import (
     find_corpus,
     names,
 )
-from paceline.system.leaving import scratch_folder
+from paceline.system.shutdown import scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -100,17 +100,14 @@ def test_names_that_are_no_plain_words_are_refused(name: str) -> None:
         corpora.check_name(name)
 
 
-def test_what_killed_builds_left_is_removed_and_a_corpus_gets_its_name_back(home: Path, vocab: Vocab) -> None:
-    make(home / ".lost.old", vocab)
+def test_what_killed_builds_left_is_removed(home: Path, vocab: Vocab) -> None:
     make(home / ".paceline-0123456789abcdef.tmp", vocab)
     os.utime(home / ".paceline-0123456789abcdef.tmp", (0, 0))
     make(home / "kept", vocab)
-    make(home / ".kept.old", vocab)
     (home / ".other.7.txt").mkdir()
     with scratch_folder(home) as busy:
-        assert names() == ["kept", "lost"]
-        assert {path.name for path in home.iterdir()} == {".other.7.txt", busy.name, "kept", "lost"}
-    assert find_corpus("lost").manifest.name == ".lost.old"
+        assert names() == ["kept"]
+        assert {path.name for path in home.iterdir()} == {".other.7.txt", busy.name, "kept"}
 
 
 def test_a_replacement_that_fails_leaves_the_old_one(

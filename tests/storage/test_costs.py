@@ -48,11 +48,9 @@ EFFORTS = [{"seconds": seconds, "depths": depths, "rows": []} for seconds, depth
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda: b"",
         lambda: changed(cost={"rows": [1], "depths": [256], "seconds": [[-1.0]]}),
         lambda: changed(step="x"),
         *(lambda effort=effort: changed(effort=effort) for effort in (None, {"seconds": 1}, *EFFORTS)),
-        lambda: b"[" * 100_000,
     ],
 )
 def test_a_file_that_is_damaged_or_foreign_is_said_and_can_be_replaced(damage: Any) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import printable
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded.corpus import END
 from tools.embedded.export import tensors_of
 from tools.embedded.muon import MATMUL

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.models.zoo import MODELS
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded.corpus import END
 from tools.embedded.network import DRAFT, TARGET, Shape
 

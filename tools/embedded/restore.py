@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.models.zoo import MODELS
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded.network import DRAFT, TARGET, Shape
 
 Array = np.ndarray[Any, Any]

@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded import corpus
 from tools.embedded.muon import MATMUL, Muon
 from tools.embedded.network import DRAFT, TARGET, Llama

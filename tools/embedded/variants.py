@@ -25,7 +25,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor, nn
 
 from paceline.models.zoo import MODELS
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded.corpus import SEED
 from tools.embedded.export import add_tokenizer, interleave, write_model
 from tools.embedded.mixers import DeltaNet, Experts, Mamba2, MambaShape

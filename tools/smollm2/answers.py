@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded.restore import tokenizer_of
 from tools.smollm2.prompts import Conversation, Written, conversations
 from tools.smollm2.teacher import Teacher

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 from tools.embedded.distil import rate
 from tools.embedded.export import tensors_of, write_gguf
 from tools.embedded.muon import MATMUL

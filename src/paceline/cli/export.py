@@ -45,7 +45,7 @@ def export(
         raise UsageError("no model: name it (-m)")
     loading = groups.with_drafting(models, drafters, drafting, corpora=corpora, profile=output["profile"])
     from paceline.integrations.export import exported, llama, request_of
-    from paceline.system.whole import check_output
+    from paceline.system.atomic import check_output
 
     request = request_of(loading, version=output["version"])
     text = exported(output["to"], request, output["form"]) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from paceline.system.leaving import exit_now
+from paceline.system.shutdown import exit_now
 
 INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes
 _FINISHED_SIGNALS = b"\0"  # no signal has this number

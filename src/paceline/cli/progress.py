@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import print_note
-from paceline.system.leaving import cleanup_on_exit
+from paceline.system.shutdown import cleanup_on_exit
 
 Tick = Callable[[str], None]  # takes a kind of work
 UNKNOWN = -1  # number of steps

@@ -39,9 +39,9 @@ def report(
     """Show what bench, replay, certify, doctor, experts, prefill, train and run measured on one page.
 
     The page is one file, and needs no network. Records of bench are the files of its -o, of train the folders
-    of heads; the other commands print them with --json."""
+    of heads; tune, experts and prefill name theirs, the other commands print them with --json."""
     from paceline.report.page import markdown, pictures, render
-    from paceline.system.whole import check_output, write_output
+    from paceline.system.atomic import check_output, write_output
 
     if out is None and png is None and not md:
         raise UsageError("nothing to write: give a file for the page (-o report.html), --md or --png FOLDER")
@@ -57,7 +57,7 @@ def report(
             typer.echo(str(png / name))
     text = markdown(views) if md else page
     if out is not None:
-        with write_output(out, force=force) as part:
+        with write_output(out) as part:
             part.write_text(text, "utf-8")
         typer.echo(str(out))
     elif md:

@@ -15,7 +15,7 @@ from paceline.cli.options import PROMPT, option
 from paceline.speculative import validation as typed
 from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.home import make_private_folder
-from paceline.system.leaving import cleanup_on_exit
+from paceline.system.shutdown import cleanup_on_exit
 from paceline.text.messages import Message, parse_messages
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def first_messages(system: str | None, file: Path | None) -> list[Message]:
 
 def write_messages(file: Path, messages: list[Message]) -> None:
     """Write messages to a new file, or to one that `read_messages` can read. Raises PacelineError."""
-    from paceline.system.whole import atomic_write, check_output
+    from paceline.system.atomic import atomic_write, check_output
 
     check_output(file, force=True)
     if file.exists():

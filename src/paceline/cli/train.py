@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import print_json, print_note
 from paceline.cli.references import resolve_models
-from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
+from paceline.prepare.training.options import TrainingOptions
 from paceline.speculative.validation import read_numbers
 
 DATA, TRAINING = "Data", "Training"
@@ -43,16 +44,17 @@ DATA_OPTIONS = OptionGroup([*option_table(
      "Folder of the answers and hidden states, which several heads can share. (default: that of the head)"),
     env=False,
 ), *setting_options(
-    DATA, TrainingPlan, "max_tokens", "temperature", "answer_minutes", renamed=RENAMED, env=False
+    DATA, TrainingOptions, "max_tokens", "temperature", "answer_minutes", renamed=RENAMED, env=False
 )])  # fmt: skip
 TRAINING_OPTIONS = OptionGroup([*option_table(
     TRAINING,
     ("exit_layers", str, "", "--exit-layers", "I,J",
      "First layers of the model that draft (exits, kangaroo): their numbers, each with an adapter."),
     env=False,
-), *setting_options(TRAINING, TrainingOptions, renamed=RENAMED, env=False),
-   *setting_options(TRAINING, TrainingPlan, "draft_vocab", "use_cache", renamed=RENAMED, env=False),
-])  # fmt: skip
+), *setting_options(
+    TRAINING, TrainingOptions, "epochs", "minutes", "learning_rate", "batch_tokens", "seed", "depth",
+    "layers", "width", "variation", "rank", "draft_vocab", "use_cache", renamed=RENAMED, env=False,
+)])  # fmt: skip
 
 
 @with_option_groups(models=groups.LOSSLESS_OPTIONS, data=DATA_OPTIONS, training=TRAINING_OPTIONS)
@@ -71,7 +73,7 @@ def train(
     head by acceptance length on held-out prompts stays in the folder. The same command goes on after Ctrl-C
     or a kill. It needs PyTorch: pip install 'paceline[hf]'."""
     from paceline.loading import load_options
-    from paceline.prepare.training.plan import make_plan, require_torch
+    from paceline.prepare.training.options import make_options, require_torch
     from paceline.prepare.training.prompts import read_prompts
 
     train_kind: Callable[..., dict[str, Any]]
@@ -86,12 +88,12 @@ def train(
     target, engine = models.target, replace(models.engine, sessions=sessions)
     models = resolve_models(replace(models, engine=engine))
     base = Path(models.draft) if kind in ("draft", "pard") and models.draft else None
-    plan = make_plan(kind, out, base=base, **data, **training)
+    plan = make_options(kind, out, base=base, **data, **training)
     load: Callable[..., Any] = load_options
     if kind == "mtp":
         from paceline.prepare.training.mtp import load_trainable
 
-        load = partial(load_trainable, plan=plan)
+        load = partial(load_trainable, options=plan)
     with plan.lock(), Interrupts() as interrupts, load(models) as llm:
         prompts = read_prompts(files, suite, chat=llm.has_chat_template, held_out=held_out)
         with stages(interrupts) as report:
@@ -143,13 +145,11 @@ def describe(stage: str, progress: Any) -> tuple[float, str]:
         return done / max(1, total), f"{done}/{total}"
     if stage == "answers":
         left = progress.seconds_left
-        time = "" if left is None else f", {clock(left)} left"
+        time = "" if left is None else f", {timedelta(seconds=int(left))} left"
         share = progress.done / max(1, progress.total)
         return share, f"{progress.done}/{progress.total}, {progress.tokens_per_second:.0f} tokens/s{time}"
     best = f", acceptance length {progress.best:.2f}" if progress.best else ""
-    return progress.share, f"loss {progress.loss:.3f}{best}, {clock(progress.seconds_left)} left"
-
-
-def clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+    return (
+        progress.share,
+        f"loss {progress.loss:.3f}{best}, {timedelta(seconds=int(progress.seconds_left))} left",
+    )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -14,7 +17,7 @@ from paceline.cli.groups import OptionGroup, option_table, with_option_groups
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, model_file, option
-from paceline.cli.output import print_json, print_note, print_record
+from paceline.cli.output import print_json, print_note, print_record, strict_json
 from paceline.cli.references import file_option, resolve_models
 from paceline.cli.texts import read_text
 from paceline.settings import LoadOptions
@@ -48,10 +51,10 @@ def search(*, models: Any, search_plan: Any, as_json: options.AsJson = False) ->
     The model answers prompts of a suite. The first half of the answers judges views, the second half reports
     the best view. For transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the
     search with the best view so far."""
-    from paceline.prepare.variants import search_views
+    from paceline.prepare.views import search_views
     from paceline.report.variants import write_view
 
-    run(search_views, models, search_plan, write_view, as_json, at_end=False)
+    run(search_views, models, search_plan, write_view, as_json)
 
 
 @app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file.")
@@ -121,7 +124,7 @@ def transplant(
     stdout. A little training improves the draft (docs/transplant.md)."""
     from paceline.cli.progress import progress
     from paceline.prepare.transplant import Transplant
-    from paceline.system.whole import check_output
+    from paceline.system.atomic import check_output
 
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
@@ -148,12 +151,12 @@ def experts(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
 
     Plain decoding, prompt lookup and, with -md, a draft model are measured with each number, and the fastest
     within --max-rise is recommended. Fewer experts change what the model says (--lossy experts=N)."""
-    from paceline.prepare.variants import measure_experts
+    from paceline.prepare.lossy import measure_experts
     from paceline.report.variants import write_experts
 
     counts, file = read_numbers(int, "--experts", plan.pop("experts")), plan.pop("file")
     plan |= {"counts": counts, "text": read_text(file) if file else "", "text_tokens": plan.pop("tokens")}
-    run(measure_experts, models, plan, write_experts, as_json)
+    run(measure_experts, models, plan, write_experts, as_json, "experts")
 
 
 @with_option_groups(models=groups.LOSSLESS_OPTIONS, plan=PREFILL_OPTIONS)
@@ -163,11 +166,11 @@ def prefill(*, models: Any, plan: Any, as_json: options.AsJson = False) -> None:
     Time to the first token and what is left of the whole prompt's answers are measured for each share, and
     the soonest within --min-agreement is recommended. This changes what the model says (--lossy prefill=X).
     """
-    from paceline.prepare.variants import measure_prefill
+    from paceline.prepare.lossy import measure_prefill
     from paceline.report.variants import write_prefill
 
     plan["shares"] = read_numbers(float, "--shares", plan["shares"])
-    run(measure_prefill, models, plan, write_prefill, as_json)
+    run(measure_prefill, models, plan, write_prefill, as_json, "prefill")
 
 
 def run(
@@ -176,17 +179,26 @@ def run(
     plan: Mapping[str, Any],
     write: Callable[[Mapping[str, Any], IO[str]], None],
     as_json: bool,
-    *,
-    at_end: bool = True,
+    kind: str = "",
 ) -> None:
-    """Measure under progress bars, and print the record. at_end: see progress."""
+    """Measure under progress bars, and print the record. kind: the folder of the record's file, which
+    a page shows; without, Ctrl-C ends the measurement with what there is."""
     from paceline.cli.progress import progress
+    from paceline.system.home import home, write_atomic
 
     with ExitStack() as drawn:
         interrupts = drawn.enter_context(Interrupts())
 
         def begin(work: Mapping[str, int]) -> Callable[[str], None]:
-            return drawn.enter_context(progress(work, interrupts, at_end=at_end))
+            return drawn.enter_context(progress(work, interrupts, at_end=bool(kind)))
 
         record = measure(resolve_models(models), begin, **plan)
     print_record(record, as_json, write)
+    if kind:
+        path = home() / kind / f"{datetime.now():%Y-%m-%dT%H-%M-%S-%f}.json"
+        try:
+            write_atomic(path, json.dumps(strict_json(record)))
+        except OSError as error:
+            print_note(f"{path}: cannot be written ({error.strerror}); --json prints the record")
+        else:
+            print_note(f"as a page: paceline report {shlex.quote(str(path))} -o report.html")

@@ -331,7 +331,7 @@ def measure(
 
 def _run(request: AdviceRequest, options: LoadOptions) -> Measured:
     from paceline.loading import load_options
-    from paceline.prepare.variants import MAX_PROMPT_CHARACTERS, short_items, tokenise_prompts
+    from paceline.prepare.suite_prompts import MAX_PROMPT_CHARACTERS, short_items, tokenise_prompts
 
     # A text has no fewer characters than tokens.
     longest = min(MAX_PROMPT_CHARACTERS, options.engine.n_ctx - N_TOKENS)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.speculative.errors import ModelError
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 
 STATIC_NGRAM_LENGTH = 2  # n-gram length of llama.cpp's static caches
 NGRAM_MAX = 4

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from paceline.drafters.suffix_array import ARRAY, INDEX, TEXT, VERSION
 from paceline.speculative.errors import MissingExtraError, UsageError
-from paceline.system.whole import private_file
+from paceline.system.atomic import private_file
 
 MAX_TEXT_BYTES = (1 << 31) - 1  # libdivsufsort has 32-bit positions
 MEMORY_FACTOR = 6  # memory of sorting, as a multiple of the text's bytes

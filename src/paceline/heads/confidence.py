@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from paceline.heads.config import KIND_KEY, VERSION, check_version
 from paceline.heads.entries import Entries, prefix_errors
+from paceline.system.atomic import write_json
 from paceline.system.strict_json import parse_json
-from paceline.system.whole import write_json
 
 KIND, FILE = "confidence", "config.json"
 MIN_P = 1e-6

@@ -30,8 +30,8 @@ from paceline.heads.entries import prefix_errors
 from paceline.heads.sidecar import read_sidecar, sidecar_config
 from paceline.models.stores.reference import HEAD_CONFIG, HEAD_EXTRAS, HEAD_KEYS, HEAD_WEIGHTS
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.system.atomic import atomic_write, write_json
 from paceline.system.strict_json import parse_json
-from paceline.system.whole import atomic_write, write_json
 
 CONFIG, WEIGHTS = HEAD_CONFIG, HEAD_WEIGHTS[0]
 CARD, SAMPLE = HEAD_EXTRAS

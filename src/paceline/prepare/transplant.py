@@ -31,7 +31,7 @@ from paceline.models.headers.gguf_writer import (
 )
 from paceline.models.headers.plain_file import require_gguf_path
 from paceline.speculative.errors import ModelError, UsageError, VocabError
-from paceline.system.whole import check_output, write_output
+from paceline.system.atomic import check_output, write_output
 from paceline.vocab.lexicon import TokenizerVocab
 from paceline.vocab.translation import check_shared
 
@@ -199,7 +199,7 @@ class Transplant:
         )
         was_tied = OUTPUT not in self._tables
         ways = [self._tied] if self._tied is not None else [False, True] if was_tied else [False]
-        with write_output(out, force=force) as part:
+        with write_output(out) as part:
             for tied in ways:
                 kind = self._write(part, pieces, bool(tied), partial(tick, "write"))
                 # Some architectures have no separate output matrix.
@@ -298,8 +298,8 @@ def transplant_rows(table: TensorRows, pieces: TokenPieces, *, read: bool) -> It
         if last > first and read:
             out[nonempty] = table.rows(pieces.ids[starts[1:][nonempty] - 1])
         elif last > first:
-            used, places = np.unique(pieces.ids[first:last], return_inverse=True)
-            sums = np.add.reduceat(table.rows(used)[places], starts[:-1][nonempty] - first, axis=0)
+            used, inverse = np.unique(pieces.ids[first:last], return_inverse=True)
+            sums = np.add.reduceat(table.rows(used)[inverse], starts[:-1][nonempty] - first, axis=0)
             out[nonempty] = sums / lengths[nonempty, None].astype(np.float32)
         if not read:
             out[lengths > 1] = mean + np.float32(MULTI_PIECE_SCALE) * (out[lengths > 1] - mean)

@@ -13,9 +13,9 @@ def write_view(record: Mapping[str, Any], file: IO[str]) -> None:
     """Write the report. record: the output of `paceline views search --json`."""
     view = record["best"]
     rows = []
-    for method in dict.fromkeys(one["method"] for one in record["tried"]):
-        tried = [one for one in record["tried"] if one["method"] == method]
-        best = max(tried, key=lambda one: one["speed"])
+    for method in dict.fromkeys(score["method"] for score in record["tried"]):
+        tried = [score for score in record["tried"] if score["method"] == method]
+        best = max(tried, key=lambda score: score["speed"])
         left_out, figures = f"{best['left_out']} of {record['blocks']}", (best["agreement"], best["share"])
         speed = f"{best['speed']:.2f}x"
         rows.append((method, str(len(tried)), left_out, *(f"{x:.2f}" for x in figures), speed))

@@ -17,7 +17,7 @@ import uvicorn
 from paceline.server.connection import STALL_TIMEOUT_SECONDS, GuardedConnection
 from paceline.server.service import ServingEngine
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.leaving import exit_now
+from paceline.system.shutdown import exit_now
 
 MAX_CONNECTIONS, MIN_CONNECTIONS = 1024, 16  # at once
 RESERVED_FILES = 128  # that may be open beside the connections

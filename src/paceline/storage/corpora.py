@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,18 +19,16 @@ from paceline import drafter_table
 from paceline.speculative.errors import ModelError, UsageError, VocabError
 from paceline.speculative.validation import did_you_mean
 from paceline.speculative.vocabulary import Vocab
+from paceline.system.atomic import private_file
 from paceline.system.home import expand_user, home
-from paceline.system.leaving import remove_leftovers
 from paceline.system.locks import folder_lock
-from paceline.system.whole import private_file
+from paceline.system.shutdown import remove_leftovers, scratch_folder
 
 MANIFEST = "manifest.json"
 STATIC = "static.ngram"
 DATASTORE = "datastore"
 KINDS = {"ngram": STATIC, "datastore": DATASTORE}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# The name of a corpus while a new one takes its place.
-REPLACED_NAME = re.compile(rf"\.({NAME.pattern})\.old")
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,6 @@ def names() -> list[str]:
     if not root.is_dir():
         return []
     remove_leftovers(root)
-    with folder_lock(root):
-        _restore_replaced(root)
     return sorted(path.name for path in root.iterdir() if NAME.fullmatch(path.name))
 
 
@@ -153,33 +149,19 @@ def find_corpus(name_or_path: str | Path, vocab: Vocab | None = None) -> Corpus:
 
 def replace(new: Path, folder: Path) -> None:
     """Replace `folder` by the folder `new`. Raises OSError."""
-    with folder_lock(folder.parent), ExitStack() as undo:
-        _restore_replaced(folder.parent)
-        old = folder.with_name(f".{folder.name}.old")
+    with folder_lock(folder.parent), scratch_folder(folder.parent) as scratch, ExitStack() as undo:
+        old = scratch / folder.name
+        undo.callback(lambda: old.exists() and old.rename(folder))  # first: Ctrl-C may come anywhere
         if folder.exists():
             folder.rename(old)
-            undo.callback(old.rename, folder)
         new.rename(folder)
         undo.pop_all()
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def remove(folder: Path) -> None:
     """Remove a corpus. Raises OSError."""
     with folder_lock(folder.parent):
         shutil.rmtree(folder)
-
-
-def _restore_replaced(root: Path) -> None:
-    """Rename corpora back that a killed process was about to replace."""
-    for path in root.glob(".*.old"):
-        if not (match := REPLACED_NAME.fullmatch(path.name)):
-            continue
-        if (root / match[1]).exists():
-            shutil.rmtree(path, ignore_errors=True)
-            continue
-        with suppress(PermissionError):  # another user's
-            path.rename(root / match[1])
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,11 @@ def choose(
 ) -> Profile | None:
     """Return the profile of a target on a machine, or else on another (anywhere). name: AUTO takes that for
     any task, or else the only one. Raises UsageError for a named one that is missing, or not for these."""
-    found = [one for one in every(warn) if name in (AUTO, one.name)]
-    other = [one for one in found if one.target["fingerprint"] == fingerprint]
-    fitting = [one for one in other if one.machine == machine] or (other if anywhere else [])
+    found = [profile for profile in every(warn) if name in (AUTO, profile.name)]
+    other = [profile for profile in found if profile.target["fingerprint"] == fingerprint]
+    fitting = [profile for profile in other if profile.machine == machine] or (other if anywhere else [])
     if name == AUTO:
-        usual = [one for one in fitting if one.name == ANY_TASK]
+        usual = [profile for profile in fitting if profile.name == ANY_TASK]
         return usual[0] if usual else fitting[0] if len(fitting) == 1 else None
     if fitting:
         return fitting[0]

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from paceline.speculative.errors import RememberedError
 from paceline.speculative.vocabulary import Vocab
+from paceline.system.atomic import atomic_write
 from paceline.system.home import Warn, home, make_private_folder, to_stderr
 from paceline.system.locks import folder_lock
-from paceline.system.whole import atomic_write
 
 MAX_LEARNED_TOKENS = 1_000_000
 MAX_BYTES = 8 << 20  # of a file; the older half of a longer one is dropped
@@ -122,7 +122,9 @@ def project_of(folder: Path) -> Path:
     """Return the nearest folder upwards with .git or .paceline in it; else `folder`."""
     folder = folder.resolve()
     above = (folder, *folder.parents)
-    return next((one for one in above if any((one / mark).exists() for mark in PROJECT_MARKERS)), folder)
+    return next(
+        (parent for parent in above if any((parent / mark).exists() for mark in PROJECT_MARKERS)), folder
+    )
 
 
 def describe(project: Path | None) -> list[HistoryInfo]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.speculative.errors import UsageError
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 
 FORMAT = 1  # of a record
 
@@ -92,8 +92,8 @@ def write_record(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, ot
 def make_private_folder(path: Path) -> None:
     """Create a folder and its missing parents, readable by the user only. Raises OSError."""
     missing = [parent for parent in path.parents if not parent.exists()]
-    for one in (*reversed(missing), path):
-        one.mkdir(mode=0o700, exist_ok=True)
+    for folder in (*reversed(missing), path):
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def expand_user(path: str | os.PathLike[str]) -> Path:

@@ -141,9 +141,9 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {change(key): _map_texts(one, change) for key, one in value.items()}
+        return {change(key): _map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_map_texts(one, change) for one in value]
+        return [_map_texts(item, change) for item in value]
     return value
 
 

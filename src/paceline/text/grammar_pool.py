@@ -99,7 +99,11 @@ class GrammarPool:
         if sys.platform == "linux":  # of this thread alone
             os.nice(NICENESS)
         try:
-            outcome: CompiledGrammar | Exception = self._compile(job.syntax, checker)
+            trie = self._trie()
+            outcome: CompiledGrammar | Exception | None = trie.get_cached(job.syntax)
+            if outcome is None:
+                checker.check(job.syntax)
+                outcome = trie.compile(job.syntax)
         except Exception as error:
             outcome = error
         with self._lock:
@@ -109,10 +113,3 @@ class GrammarPool:
             self._start()
         if not job.cancelled:
             job.done(outcome)
-
-    def _compile(self, syntax: GrammarSource, checker: GrammarChecker) -> CompiledGrammar:
-        trie = self._trie()
-        if (grammar := trie.get_cached(syntax)) is not None:
-            return grammar
-        checker.check(syntax)
-        return trie.compile(syntax)

@@ -103,7 +103,7 @@ def from_choices(choices: Iterable[str]) -> GrammarSource:
     texts = typed.text_list(name, choices)
     if not texts or "" in texts:
         raise UsageError(f"{name}: give at least one text, and none that is empty")
-    escaped = ("".join(f"\\x{{{ord(one):x}}}" for one in text) for text in texts)
+    escaped = ("".join(f"\\x{{{ord(character):x}}}" for character in text) for text in texts)
     return GrammarSource(name, f"{LARK}/{'|'.join(escaped)}/")
 
 
@@ -237,7 +237,7 @@ def to_lark(grammar: str) -> str:
                 raise UsageError(f"the grammar: there are two rules {value}: join them with |")
             heads.update([value] if kind == "head" else [])
         elif kind == "text":
-            out.append(f"({' '.join(f'/{one}/' for one in _escaped(value))})" if value else '""')
+            out.append(f"({' '.join(f'/{character}/' for character in _escaped(value))})" if value else '""')
         elif kind == "set":
             negated = value.startswith("^")
             first, *rest = _escaped(value[negated:]) or [""]

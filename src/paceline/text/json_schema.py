@@ -124,7 +124,7 @@ def _types(schema: Any, root: Any, known: dict[int, Types]) -> Types:
     known[id(schema)] = Types()
     types, named = ANY, schema.get("type")
     if isinstance(named, str | list):
-        names = {one for one in ([named] if isinstance(named, str) else named) if isinstance(one, str)}
+        names = {word for word in ([named] if isinstance(named, str) else named) if isinstance(word, str)}
         types &= names | ({"integer"} if "number" in names else set())
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):

@@ -40,8 +40,8 @@ def parse_messages(prompt: Prompt) -> list[Message]:
         return [{"role": "user", "content": typed.text("the prompt", prompt)}]
     messages, names = list[Message](), dict[str, str]()
     form = "text, or a list of messages with role and content"
-    for number, one in enumerate(typed.items("the chat", prompt, form)):
-        message = _message(f"messages[{number}]", one)
+    for number, given in enumerate(typed.items("the chat", prompt, form)):
+        message = _message(f"messages[{number}]", given)
         calls = message.get("tool_calls", [])
         names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
         if message["role"] == "tool" and message.get("tool_call_id") in names:
@@ -50,8 +50,8 @@ def parse_messages(prompt: Prompt) -> list[Message]:
     return messages
 
 
-def _message(where: str, one: Any) -> Message:
-    data = _fields(where, one, "a mapping with role and content")
+def _message(where: str, given: Any) -> Message:
+    data = _fields(where, given, "a mapping with role and content")
     role = typed.text(f"{where}: its role", data.pop("role", None))
     calls, content = data.pop("tool_calls", None), data.pop("content", None)
     message: Message = {"role": "system" if role == "developer" else role, "content": None}
@@ -72,7 +72,7 @@ def _message(where: str, one: Any) -> Message:
 def _fields(where: str, value: Any, wanted: str) -> dict[str, Any]:
     """Return a copy of a mapping of JSON values, without what is null. Raises UsageError."""
     copied: dict[str, Any] = copy_json(where, typed.mapping(where, value, wanted))
-    return {name: one for name, one in copied.items() if one is not None}
+    return {name: item for name, item in copied.items() if item is not None}
 
 
 def content_text(name: str, content: Any) -> str:
@@ -184,9 +184,9 @@ def copy_json(name: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return typed.text(name, value)
     if isinstance(value, Mapping):
-        return {typed.text(name, key): copy_json(name, one, depth + 1) for key, one in value.items()}
+        return {typed.text(name, key): copy_json(name, item, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [copy_json(name, one, depth + 1) for one in value]
+        return [copy_json(name, item, depth + 1) for item in value]
     raise typed.invalid(name, value, "what JSON has: text, numbers, lists and mappings")
 
 
@@ -195,9 +195,9 @@ def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for key, one in value.items():
+        for key, item in value.items():
             yield key
-            yield from texts_in(one)
+            yield from texts_in(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from texts_in(one)
+        for item in value:
+            yield from texts_in(item)

@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.speculative.errors import PacelineError, TooSlowError
+from paceline.speculative.errors import PacelineError
 from paceline.system.forks import ForkGuard
 
 STARTED = b"+"  # the first byte on the child's stdout
 STALL_SECONDS = 60.0  # by the clock; the child limits its processor time itself
-BUSY = f"the machine had no time for it in {STALL_SECONDS:.0f} s; try again when less runs on it"
 STACK_BYTES = 6 << 20
 MEMORY_BYTES = 1 << 30  # address space of the child
 
@@ -50,15 +49,14 @@ class WorkerProcess:
 
     def call(self, request: bytes) -> bytes:
         """Return the answer to `request`.
-        Raises WorkerEndedError if the process ends during the request, PacelineError if none starts, and
-        TooSlowError if the machine has no time for it."""
+        Raises WorkerEndedError if the process ends during the request, and PacelineError if none starts."""
         with self._lock:
             process = self._running()
             answer: bytes | None = None
             try:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                with _kill_late(process) as late, suppress(OSError):  # it may end during the write
+                with self._deadline(), suppress(OSError):  # it may end during the write
                     process.stdin.write(len(request).to_bytes(8) + request)
                     process.stdin.flush()
                     if len(length := process.stdout.read(8)) == 8:
@@ -70,8 +68,6 @@ class WorkerProcess:
                 process.wait()
                 slow = self._killed or process.returncode == -getattr(signal, "SIGXCPU", 0)
                 self.close()
-                if late.is_set():
-                    raise TooSlowError(f"{self._purpose}: {BUSY}")
                 raise WorkerEndedError(slow=slow)
             return answer
 
@@ -111,32 +107,24 @@ class WorkerProcess:
             raise PacelineError(f"{self._purpose}: no process starts ({error})") from error
         atexit.register(self.close)
         assert process.stdout is not None
-        with _kill_late(process) as late:
+        with self._deadline():
             started = process.stdout.read(1)
         if started != STARTED and not self._killed:
             self.close()
-            why = BUSY if late.is_set() else "the process for it does not start"
-            raise PacelineError(f"{self._purpose}: {why}")
+            raise PacelineError(f"{self._purpose}: the process for it does not start")
         return process
 
-
-@contextmanager
-def _kill_late(process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """Kill the process after STALL_SECONDS, and set the event."""
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        process.kill()
-
-    timer = threading.Timer(STALL_SECONDS, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield late
-    finally:
-        timer.cancel()
-        timer.join()  # it must not kill a later process
+    @contextmanager
+    def _deadline(self) -> Iterator[None]:
+        """Kill the process after STALL_SECONDS."""
+        timer = threading.Timer(STALL_SECONDS, self.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # it must not kill a later process
 
 
 def serve(module: str, seconds: float, niceness: int) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from gguf_files import finish, write_llama
 from paceline.models import zoo
-from paceline.models.headers import gguf_file
 from paceline.models.headers.gguf_file import GGUFFile, SkippedArray
 from paceline.speculative.errors import ModelError
 from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, array, key, tensor, text
@@ -61,26 +59,12 @@ def test_every_type_of_value_reads_as_the_library_reads_it(tmp_path: Path) -> No
     assert_as_the_library_reads(path)
 
 
-def test_strings_across_the_blocks_that_are_read_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [random.Random(i).randbytes(i % 40) for i in range(500)]
-    path = tmp_path / "model.gguf"
-    path.write_bytes(raw([key("words", ARRAY, array(STRING, 500, b"".join(map(text, words)))), ARCH]))
-    for block in (1, 7, 64, 1 << 20):
-        monkeypatch.setattr(gguf_file, "BLOCK_BYTES", block)
-        found = GGUFFile(path, EVERY).values
-        assert found["words"] == words
-        assert found["general.architecture"] == "llama"
-
-
-def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     numbers = array(I32, 5000, bytes(20_000))
     path.write_bytes(
         raw([key("n", ARRAY, numbers), key("t", ARRAY, array(STRING, 2, text("a") + text("b"))), ARCH])
     )
-    monkeypatch.setattr(gguf_file, "BLOCK_BYTES", 64)
     found = GGUFFile(path).values
     assert found == {"n": SkippedArray(5000), "t": SkippedArray(2), "general.architecture": "llama"}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from paceline.prepare import corpus as collect
-from paceline.prepare.corpus import DocumentReader, Skipped, SourceFile, find
+from paceline.prepare import documents
+from paceline.prepare.documents import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 from training_answers import write_lines as lines
 
@@ -91,7 +91,7 @@ def test_a_file_that_disappears_is_counted(tmp_path: Path) -> None:
 def test_texts_that_are_too_large_are_counted_and_a_byte_order_mark_is_no_text(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "MAX_TEXT_BYTES", 9)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 9)
     (tree / "sub" / "d.txt").write_bytes(b"\xef\xbb\xbfhello")
     texts, skipped = collected(tree / "a.py", tree / "sub")
     assert (texts, skipped.counts["too large"]) == (["text\n", "hello"], 2)

@@ -14,14 +14,9 @@ import paceline
 from paceline.api import LLM
 from paceline.backends.toy import ToyTarget
 from paceline.bench.replay.recording import append_line
-from paceline.prepare.training import answers
-from paceline.prepare.training.answers import (
-    HEADER,
-    LINES,
-    GeneratedAnswers,
-    GenerationProgress,
-    generate_answers,
-)
+from paceline.prepare.training import generation
+from paceline.prepare.training.answers import HEADER, LINES
+from paceline.prepare.training.generation import AnswerRun, GenerationProgress, generate_answers
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from training_answers import number_prompts, write_lines
@@ -44,7 +39,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LINES).read_text().splitlines()]
 
 
-def content(found: GeneratedAnswers) -> dict[str, tuple[Any, ...]]:
+def content(found: AnswerRun) -> dict[str, tuple[Any, ...]]:
     return {one.id: (one.prompt.tolist(), one.tokens.tolist(), one.finish) for one in found.answers}
 
 
@@ -194,10 +189,6 @@ def test_another_target_or_tokenizer_is_refused(toy: LLM, prompts: TrainingPromp
 
 def test_another_held_out_share_keeps_the_answers(toy: LLM, tmp_path: Path) -> None:
     first = generate_answers(toy, some_prompts(tmp_path, N), tmp_path / "out", max_tokens=8)
-    header = tmp_path / "out" / HEADER  # as older versions wrote it
-    data = json.loads(header.read_text())
-    data["settings"]["held_out"] = 0.2
-    header.write_text(json.dumps(data | {"format": 1}))
     other = some_prompts(tmp_path, N, held_out=0.3)
     again = generate_answers(toy, other, tmp_path / "out", max_tokens=8, report=stop_after(0))
     assert content(again) == content(first)
@@ -263,7 +254,7 @@ def test_after_the_time_no_prompt_is_begun_and_those_begun_are_finished(
     toy: LLM, prompts: TrainingPrompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter(range(10**6))
-    monkeypatch.setattr(answers, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(generation, "monotonic", lambda: float(next(seconds)))
     seen = list[GenerationProgress]()
     found = generate_answers(toy, prompts, tmp_path, max_tokens=20, minutes=0.5, report=seen.append)
     assert 4 <= len(found.answers) < N

@@ -14,7 +14,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import NAMES, Confidence, read_confidence, row_features
 from paceline.prepare.training.confidence import Examples, fit, quality, train_confidence
-from paceline.prepare.training.plan import make_plan
+from paceline.prepare.training.options import make_options
 from paceline.prepare.training.prompts import read_prompts
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.interfaces import Budget
@@ -51,7 +51,7 @@ def test_features_do_not_depend_on_the_order_of_tokens() -> None:
 def trained(tmp_path: Path) -> Path:
     with paceline.load(TOY, DRAFT, "model") as llm:
         prompts = read_prompts([number_prompts(tmp_path / "prompts.jsonl", 40)], chat=False, held_out=0.3)
-        plan = make_plan("confidence", tmp_path / "confidence", max_tokens=40)
+        plan = make_options("confidence", tmp_path / "confidence", max_tokens=40)
         card = train_confidence(llm, prompts, plan)
     found = card["acceptance"]
     assert found["examples"] > 200
@@ -62,7 +62,7 @@ def trained(tmp_path: Path) -> Path:
 
 
 def test_another_share_or_kind_trains_on_the_same_answers(tmp_path: Path) -> None:
-    stages, plan = list[str](), make_plan("confidence", tmp_path / "out", max_tokens=40)
+    stages, plan = list[str](), make_options("confidence", tmp_path / "out", max_tokens=40)
     with paceline.load(TOY, DRAFT, "model", sessions=4) as llm:
         for share in (0.001, 0.3, 0.999):  # both sides get enough
             prompts = read_prompts(
@@ -72,7 +72,7 @@ def test_another_share_or_kind_trains_on_the_same_answers(tmp_path: Path) -> Non
             assert card["acceptance"]["examples"] >= 200
         assert "answers" not in stages[stages.index("features") :]
         with pytest.raises(UsageError, match="too few"):  # before a prompt is answered
-            train_confidence(llm, prompts, make_plan("confidence", tmp_path / "few", max_tokens=12))
+            train_confidence(llm, prompts, make_options("confidence", tmp_path / "few", max_tokens=12))
         assert not (tmp_path / "few").exists()
 
 
@@ -125,7 +125,7 @@ def test_another_draft_is_refused(trained: Path, tmp_path: Path) -> None:
 def test_it_needs_a_draft(tmp_path: Path) -> None:
     prompts = read_prompts([number_prompts(tmp_path / "prompts.jsonl", 40)], chat=False, held_out=0.3)
     with paceline.load(TOY, None, "lookup") as llm, pytest.raises(UsageError, match="give one"):
-        train_confidence(llm, prompts, make_plan("confidence", tmp_path / "c"))
+        train_confidence(llm, prompts, make_options("confidence", tmp_path / "c"))
 
 
 def test_a_probability_never_overflows() -> None:

@@ -24,7 +24,7 @@ from paceline.heads.files import read_head
 from paceline.models import zoo
 from paceline.models.headers.gguf_file import GGUFFile
 from paceline.prepare.training.gguf_files import read_llama, write_eagle3
-from paceline.prepare.training.plan import make_plan
+from paceline.prepare.training.options import make_options
 from paceline.prepare.training.prompts import read_prompts
 from paceline.prepare.training.train import train_head
 from paceline.request_handle import Generation
@@ -47,7 +47,7 @@ def test_weights_are_read_in_a_fixed_order() -> None:
 
 
 def trained(kind: str, prompts: Path, folder: Path, **options: Any) -> dict[str, Any]:
-    plan = make_plan(kind, folder, max_tokens=24, epochs=2, batch_tokens=256, **options)
+    plan = make_options(kind, folder, max_tokens=24, epochs=2, batch_tokens=256, **options)
     with paceline.load(None, None, "none", sessions=4, threads=1) as llm:
         return train_head(llm, read_prompts([prompts], chat=False, held_out=0.3), plan)
 
@@ -61,7 +61,7 @@ def test_a_distilled_draft_is_an_ordinary_draft_model_whose_file_computes_what_w
 
     from paceline.backends.logit_drift import teacher_forced_logits
     from paceline.prepare.training.draft_model import DraftRecipe
-    from paceline.prepare.training.recipes import document_mask
+    from paceline.prepare.training.recipe import document_mask
 
     networks = list[Any]()
     write = DraftRecipe.write

@@ -16,7 +16,7 @@ from paceline.drafters.parts import DrafterInputs
 from paceline.drafts import kind_of, open_head
 from paceline.heads.exit_target import ExitTarget
 from paceline.prepare.training.answers import Answer
-from paceline.prepare.training.features import OnlineFeatures
+from paceline.prepare.training.features import TrainingFeatures
 from paceline.settings import Drafting
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import Budget, Drafter
@@ -30,7 +30,7 @@ from paceline.prepare.training.dataset import DraftVocabulary  # noqa: E402
 from paceline.prepare.training.evaluate import fit_temperature  # noqa: E402
 from paceline.prepare.training.features import Sequences  # noqa: E402  # needs torch
 from paceline.prepare.training.loop import Trainer  # noqa: E402
-from paceline.prepare.training.plan import make_plan  # noqa: E402
+from paceline.prepare.training.options import make_options  # noqa: E402
 from paceline.prepare.training.train import embedding_of, make_recipe  # noqa: E402
 
 KINDS = ("exits", "kangaroo")
@@ -71,9 +71,9 @@ def answers_of(target: Any, n: int, n_tokens: int) -> list[Answer]:
 def train(target: Any, kind: str, folder: Path, answers: list[Answer], **given: Any) -> tuple[Any, Any, Any]:
     """Train a head into a folder. Return its recipe, and the acceptance before and after."""
     size = target.vocab.size
-    plan = make_plan(kind, folder, n_draft=N_DRAFT, draft_vocab=size, batch_tokens=256, **given)
+    plan = make_options(kind, folder, n_draft=N_DRAFT, draft_vocab=size, batch_tokens=256, **given)
     recipe = make_recipe(target, plan, DraftVocabulary(np.arange(size), size))
-    source = OnlineFeatures(target, answers, recipe.config.layer_ids, 8)
+    source = TrainingFeatures(target, answers, recipe.config.layer_ids, 8)
     training, held_out = Sequences(source, False), Sequences(source, True)
     torch.manual_seed(0)
     folder.mkdir(parents=True)
@@ -146,5 +146,5 @@ def test_wrong_exit_layers_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         make_recipe(
-            toy(), make_plan(kind, tmp_path / "x", exit_layers=layers), DraftVocabulary(np.arange(8), 8)
+            toy(), make_options(kind, tmp_path / "x", exit_layers=layers), DraftVocabulary(np.arange(8), 8)
         )

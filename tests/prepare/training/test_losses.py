@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paceline.prepare.training import recipes  # noqa: E402  # needs torch
-from paceline.prepare.training.recipes import head_loss, sampled_logits  # noqa: E402
+from paceline.prepare.training import recipe  # noqa: E402  # needs torch
+from paceline.prepare.training.recipe import head_loss, sampled_logits  # noqa: E402
 
 ROWS, WIDTH, K = 40, 16, 4
 
@@ -32,7 +32,7 @@ def test_a_small_vocabulary_is_whole() -> None:
 
 
 def test_random_tokens_stand_for_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "RANDOM_TOKENS", 400)
+    monkeypatch.setattr(recipe, "RANDOM_TOKENS", 400)
     outputs, matrix, ids, p, weight = example(3000)
     exact = head_loss(outputs @ matrix.T, ids, p, weight, 0.0)
     found = []

@@ -21,7 +21,7 @@ from paceline.drafters.head import HeadDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafts import open_head
 from paceline.heads.files import read_head, read_safetensors
-from paceline.prepare.training.plan import TrainingPlan, make_plan
+from paceline.prepare.training.options import TrainingOptions, make_options
 from paceline.prepare.training.prompts import TrainingPrompts, read_prompts
 from paceline.settings import Drafting
 from paceline.speculative.errors import PacelineError, UsageError
@@ -39,7 +39,7 @@ from paceline.prepare.training import loop
 from paceline.prepare.training.answers import CHECKPOINT, SPLIT, AnswerFolder, read_header
 from paceline.prepare.training.confidence import train_confidence
 from paceline.prepare.training.dataset import DraftVocabulary, TrainingBatch
-from paceline.prepare.training.features import OnlineFeatures
+from paceline.prepare.training.features import TrainingFeatures
 from paceline.prepare.training.train import KINDS as ALL_KINDS
 from paceline.prepare.training.train import embedding_of, make_recipe, train_head
 
@@ -73,9 +73,9 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> TrainingPrompts:
     return read_prompts([file], chat=False, held_out=0.2)
 
 
-def plan_of(kind: str, folder: Path, **more: Any) -> TrainingPlan:
+def plan_of(kind: str, folder: Path, **more: Any) -> TrainingOptions:
     slow = {"epochs": 16} if kind == "block" else {}
-    return make_plan(kind, folder, **QUICK | {"draft_vocab": 8} | slow | more)
+    return make_options(kind, folder, **QUICK | {"draft_vocab": 8} | slow | more)
 
 
 def weights_of(folder: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_the_acceptance_is_that_of_decoding(
     trained: tuple[str, Path, dict[str, Any]], llm: LLM, prompts: TrainingPrompts
 ) -> None:
     """The files have bfloat16: a near-tie may fall differently, so the numbers are those of the files."""
-    from paceline.prepare.training.recipes import Recipe
+    from paceline.prepare.training.recipe import Recipe
 
     _, folder, card = trained
     target, settings = llm.target, read_header(folder / "answers")["settings"]
@@ -142,7 +142,7 @@ def test_the_acceptance_is_that_of_decoding(
     recipe: Any = SimpleNamespace(
         kind=head.kind, network=lambda _: head._head, vocabulary=DraftVocabulary(np.arange(8), 8)
     )
-    found = Recipe.acceptance(recipe, {}, table, OnlineFeatures(target, held_out, ids, 8), 3)
+    found = Recipe.acceptance(recipe, {}, table, TrainingFeatures(target, held_out, ids, 8), 3)
     drafter, steps, tokens, accepted, drafted = HeadDrafter(head), 0, 0, 0, 0
     for answer in held_out:
         request = start_request(
@@ -255,7 +255,7 @@ def test_a_run_keeps_its_split_when_others_add_answers(
     first = train_head(llm, few, plan)
     other = replace(plan_of("eagle", tmp_path / "other", epochs=1), cache=shared)
     train_head(llm, replace(prompts, held_out=0.5), other)
-    again = train_head(llm, prompts, replace(plan, options=replace(plan.options, epochs=3)))
+    again = train_head(llm, prompts, replace(plan, epochs=3))
     assert (again["training"], again["held_out"]) == (first["training"], first["held_out"])
 
 
@@ -328,7 +328,7 @@ def test_heads_share_answers_and_hidden_states(
     assert not (tmp_path / "eagle3" / "features").exists()
     alone = train_head(llm, prompts, plan_of("eagle3", tmp_path / "alone"))
     assert alone["acceptance"] == card["acceptance"]
-    monkeypatch.setattr(OnlineFeatures, "__getitem__", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(TrainingFeatures, "compute", lambda *_: pytest.fail("computed again"))
     for kind in ("medusa", "exits", "kangaroo", "block"):
         plan = plan_of(kind, tmp_path / kind, cache=shared, epochs=1, evaluations=1)
         with pytest.raises(KeyboardInterrupt):

@@ -25,10 +25,10 @@ from paceline.models.headers.gguf_file import GGUFFile
 from paceline.models.headers.gguf_writer import metadata_field
 from paceline.prepare.training.answers import Answer
 from paceline.prepare.training.dataset import DraftVocabulary, make_batch
-from paceline.prepare.training.features import OnlineFeatures, TrainingSequence
+from paceline.prepare.training.features import TrainingFeatures, TrainingSequence
 from paceline.prepare.training.mtp import MtpRecipe, add_mtp
-from paceline.prepare.training.plan import TrainingOptions
-from paceline.prepare.training.recipes import Recipe
+from paceline.prepare.training.options import TrainingOptions
+from paceline.prepare.training.recipe import Recipe
 from paceline.speculative.interfaces import RequiredOutputs
 from paceline.speculative.tree import chain
 from training_answers import write_lines
@@ -73,7 +73,7 @@ def test_a_llama_with_a_layer_says_what_it_said(embedded: bool, llama: Path, tmp
 def recipe_of(target: LlamaTarget) -> MtpRecipe:
     vocabulary = DraftVocabulary(np.arange(target.vocab.size), target.vocab.size)
     facts = TargetFacts("", "", target.layers, target.hidden_size, target.vocab.size)
-    recipe = MtpRecipe(facts, None, vocabulary, TrainingOptions(depth=4))
+    recipe = MtpRecipe(facts, None, vocabulary, TrainingOptions("mtp", Path(), depth=4))
     recipe.begin(target.path, None)
     return recipe
 
@@ -103,7 +103,7 @@ def target(
 
 def sequence(target: LlamaTarget, recipe: MtpRecipe) -> TrainingSequence:
     answer = Answer("", np.array(TEXT[:8], np.int32), np.array(TEXT[8:], np.int32), "length", True)
-    return OnlineFeatures(target, [answer], (target.layers + 1,), 8)[0]
+    return TrainingFeatures(target, [answer], (target.layers + 1,), 8)[0]
 
 
 def test_the_network_computes_what_llama_cpp_does(target: LlamaTarget) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.backends.logit_drift import teacher_forced_logits
 from paceline.backends.toy import ToyTarget
-from paceline.prepare.training.features import MIN_LOGPROB, OnlineFeatures, top_logprobs
+from paceline.prepare.training.features import MIN_LOGPROB, TrainingFeatures, top_logprobs
 from paceline.speculative.errors import LogitsError, ModelError, UsageError
 from paceline.speculative.forward_output import LogitsOutput
 from paceline.speculative.interfaces import RequiredOutputs, Target
@@ -50,7 +50,7 @@ def test_a_sequence_has_what_single_passes_give(
     target = ToyTarget(seed=3, layers=3, chunk=4, rollback=rollback)
     target.caps = replace(target.caps, max_batch_tokens=rows)
     given = answer(n_prompt, n_tokens)
-    sequence = OnlineFeatures(target, [given], LAYERS, 3)[0]
+    sequence = TrainingFeatures(target, [given], LAYERS, 3)[0]
     tokens = [*given.prompt.tolist(), *given.tokens.tolist()]
     assert (sequence.tokens.tolist(), sequence.first_answer) == (tokens, n_prompt)
     assert sequence.hidden.dtype == np.float32
@@ -85,7 +85,7 @@ def test_the_likeliest_tokens_are_in_the_samplers_order() -> None:
 def test_impossible_tokens_have_finite_logprobs(monkeypatch: pytest.MonkeyPatch) -> None:
     target = ToyTarget(layers=3)
     monkeypatch.setattr(target, "logits", lambda _: np.array([0.0, 1.0, *[-np.inf] * 6]))
-    logprobs = OnlineFeatures(target, [answer(2, 3)], LAYERS, 8)[0].logprobs
+    logprobs = TrainingFeatures(target, [answer(2, 3)], LAYERS, 8)[0].logprobs
     assert np.isfinite(logprobs).all()
     assert (logprobs[:, 2:] == MIN_LOGPROB).all()
     assert np.exp(logprobs.astype(np.float32)).sum(1) == pytest.approx(1.0, abs=1e-3)
@@ -94,16 +94,16 @@ def test_impossible_tokens_have_finite_logprobs(monkeypatch: pytest.MonkeyPatch)
 def test_a_small_vocabulary_and_a_small_context_limit_what_is_computed() -> None:
     target = ToyTarget(layers=3, n_ctx=9)
     full = answer(4, 5)
-    assert OnlineFeatures(target, [full], LAYERS)[0].ids.shape == (5, 8)
+    assert TrainingFeatures(target, [full], LAYERS)[0].ids.shape == (5, 8)
     with pytest.raises(UsageError, match=r"and its prompt have 10 tokens, the context 9: .* \(-c\)"):
-        OnlineFeatures(target, [full, answer(4, 6)], LAYERS)
+        TrainingFeatures(target, [full, answer(4, 6)], LAYERS)
 
 
 def test_invalid_logits_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     target = ToyTarget(layers=3)
     monkeypatch.setattr(target, "logits", lambda _: np.array([0.0, 1.0, np.nan, *[0.0] * 5]))
     with pytest.raises(LogitsError, match="the toy model: its logits are not numbers"):
-        OnlineFeatures(target, [answer(4, 5)], LAYERS)[0]
+        TrainingFeatures(target, [answer(4, 5)], LAYERS)[0]
 
 
 def test_a_transformers_model_is_computed_alike_although_its_cache_has_the_prompt(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_transformers_model_is_computed_alike_although_its_cache_has_the_promp
     with closing(open_engine(folder_of("llama", tmp_path / "model"), n_ctx=256, sessions=2)) as target:
         given = answer(20, 30, n_vocab=90)
         tokens = [*given.prompt.tolist(), *given.tokens.tolist()]
-        source = OnlineFeatures(target, [given, given], (1, 3), 5)
+        source = TrainingFeatures(target, [given, given], (1, 3), 5)
         first, again = source
         for sequence in (first, again):
             assert sequence.hidden.shape == (50, 2, 32)
@@ -137,7 +137,7 @@ def test_a_gguf_model_is_computed_alike_in_any_parts(target: Path) -> None:
     with closing(open_engine(target, n_ctx=256, sessions=2)) as engine:
         given = answer(40, 30, n_vocab=90)
         tokens = [*given.prompt.tolist(), *given.tokens.tolist()]
-        source = OnlineFeatures(engine, [given, given], (0, 1, 2), 5)
+        source = TrainingFeatures(engine, [given, given], (0, 1, 2), 5)
         try:
             first, again = source
         except ModelError as error:

@@ -21,7 +21,7 @@ from paceline.settings import PINNED
 from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.system.forks import ForkGuard, OpenMPThreads
-from paceline.system.leaving import exit_now
+from paceline.system.shutdown import exit_now
 
 if TYPE_CHECKING:
     from paceline.backends.llama_cpp.model import LlamaSettings

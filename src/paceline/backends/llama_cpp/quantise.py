@@ -9,7 +9,7 @@ import llama_cpp
 
 from paceline.speculative.errors import ModelError
 from paceline.speculative.validation import unknown
-from paceline.system.whole import atomic_write
+from paceline.system.atomic import atomic_write
 
 PREFIX = "LLAMA_FTYPE_MOSTLY_"
 TYPES = {

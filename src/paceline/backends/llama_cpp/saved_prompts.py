@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.backends.common import CacheSlot, common_prefix
+from paceline.system.atomic import atomic_write
 from paceline.system.home import expand_user, make_private_folder, to_stderr
-from paceline.system.whole import atomic_write
 
 MAX_FOLDER_BYTES = 8 << 30
 MIN_SAVED_TOKENS = 512

@@ -16,7 +16,7 @@ from paceline.bench.baselines.process import MAX_OUTPUT, TAIL, BackgroundProgram
 from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.speculative.errors import BaselineError, UsageError
 from paceline.speculative.sampling import Sampling
-from paceline.system.leaving import scratch_folder
+from paceline.system.shutdown import scratch_folder
 
 BATCH = 2048  # the programs' default; the prompt has to fit one batch
 COUNT = r"(\d{1,9})(?!\d)"

@@ -15,7 +15,7 @@ from paceline.bench.system import BenchAnswer, BenchRequest, System
 from paceline.models.names import is_view, model_path
 from paceline.speculative.errors import BaselineError, MissingExtraError, UsageError
 from paceline.speculative.printable import truncated
-from paceline.system.leaving import scratch_folder
+from paceline.system.shutdown import scratch_folder
 
 MAX_NGRAM = 3  # tokens that prompt lookup matches
 

@@ -18,7 +18,7 @@ import psutil
 
 from paceline.speculative.errors import BaselineError
 from paceline.speculative.printable import truncated
-from paceline.system.leaving import register_cleanup
+from paceline.system.shutdown import register_cleanup
 
 LOCAL = "127.0.0.1"
 SHUTDOWN_SECONDS = 3.0  # between SIGTERM and SIGKILL

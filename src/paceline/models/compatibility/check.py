@@ -53,11 +53,6 @@ class CompatibilityReason:
     advice: str = ""
 
 
-def _fitness(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
-    for look in (architecture, memory, experts, size, context, template):
-        yield from look(target, draft)
-
-
 def architecture(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityReason]:
     values = target.arch, draft.arch
     for role, facts in (("target", target), ("draft", draft)):
@@ -120,6 +115,7 @@ def template(target: ModelFacts, draft: ModelFacts) -> Iterator[CompatibilityRea
     yield CompatibilityReason("chat template", lengths[0], lengths[1], weight, text)
 
 
+COMPARED = (architecture, memory, experts, size, context, template)
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
 MAX_SHOWN = 3  # differing tokens
 MAX_SHOWN_BYTES = 32  # of a token's text
@@ -197,7 +193,7 @@ def compare_all(target: ModelFacts, drafts: Iterable[ModelFacts]) -> Iterator[Co
     """Compare several drafts; the target's vocabulary, slow to build, is built once."""
     ours = ModelVocabulary.of(target)
     for draft in drafts:
-        reasons, verdict = list(_fitness(target, draft)), COMPATIBLE
+        reasons, verdict = [r for compared in COMPARED for r in compared(target, draft)], COMPATIBLE
         if ours and (theirs := ModelVocabulary.of(draft)):
             tokens = list(_vocabularies(ours, theirs))
             if any(reason.weight == MAPPING for reason in tokens):

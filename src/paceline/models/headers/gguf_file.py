@@ -7,13 +7,16 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +26,6 @@ from paceline.speculative.errors import ModelError
 # The largest header known, Gemma 4's, has 16 MB, and 800,000 strings.
 MAX_HEADER_BYTES = 64 << 20
 MAX_STRINGS = 2 << 20
-BLOCK_BYTES = 1 << 20
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 MAX_KEYS = 1 << 16
@@ -88,20 +90,15 @@ class InvalidFile(Exception):  # noqa: N818  # becomes a ModelError that names t
 
 
 class Cursor:
-    """A position in a header, whose bytes are in a growing buffer: no more than MAX_HEADER_BYTES."""
+    """A position in the bytes of a file, of which no more than MAX_HEADER_BYTES are read."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.size = file.seek(0, 2)
-        file.seek(0)
-        self.position = 0
-        self._file = file
-        self._buffer = b""
-        self._strings = 0
+    def __init__(self, data: bytes | mmap) -> None:
+        self.position, self.size = 0, len(data)
+        self._data, self._strings = data, 0
 
     def take(self, size: int, what: str) -> bytes:
-        start, end = self.position, self.position + size
-        buffer, self.position = self.fill(end, what), end
-        return buffer[start:end]
+        start, self.position = self.position, self._within(self.position + size, what)
+        return self._data[start : self.position]
 
     def u32(self, what: str) -> int:
         return int(U32.unpack(self.take(4, what))[0])
@@ -118,36 +115,26 @@ class Cursor:
         self._strings += count
         if self._strings > MAX_STRINGS:
             raise InvalidFile(f"{what} makes more than {MAX_STRINGS:,} texts: no model has so many")
-        found: list[bytes] = []
-        add, length_at = found.append, U64.unpack_from
-        buffer, at = self.fill(self.position, what), self.position
+        found, data, end = list[bytes](), self._data, self.position
+        limit, length_at = min(self.size, MAX_HEADER_BYTES), U64.unpack_from
         for _ in range(count):
-            if at + 8 > len(buffer):
-                buffer = self.fill(at + 8, what)
-            end = at + 8 + length_at(buffer, at)[0]
-            if end > len(buffer):
-                buffer = self.fill(end, what)
+            start = self._within(end + 8, what) if end + 8 > limit else end + 8
+            end = start + length_at(data, start - 8)[0]
+            if end > limit:
+                self._within(end, what)
             if keep:
-                add(buffer[at + 8 : end])
-            at = end
-        self.position = at
+                found.append(data[start:end])
+        self.position = end
         return found
 
-    def fill(self, end: int, what: str) -> bytes:
-        """Return the buffer, which has the bytes up to `end` now. Raises InvalidFile if there are none."""
-        if end > len(self._buffer):
-            room = min(self.size, MAX_HEADER_BYTES)
-            if end <= room:
-                # Doubling the buffer bounds the number of copies.
-                size = max(end, min(2 * len(self._buffer), MAX_HEADER_BYTES), BLOCK_BYTES)
-                self._buffer += self._file.read(size - len(self._buffer))
-                room = len(self._buffer)  # less, if the file became shorter while it was read
-            if end > room:
-                raise InvalidFile(
-                    f"{what} ends at byte {end:,} of {room:,}: the file is damaged or was not downloaded "
-                    f"whole, fetch it again; no model has a header of {MAX_HEADER_BYTES >> 20} MiB"
-                )
-        return self._buffer
+    def _within(self, end: int, what: str) -> int:
+        """Return a position. Raises InvalidFile if it is beyond the end."""
+        if end > (limit := min(self.size, MAX_HEADER_BYTES)):
+            raise InvalidFile(
+                f"{what} ends at byte {end:,} of {limit:,}: the file is damaged or was not downloaded whole, "
+                f"fetch it again; no model has a header of {MAX_HEADER_BYTES >> 20} MiB"
+            )
+        return end
 
 
 class GGUFFile:
@@ -164,7 +151,9 @@ class GGUFFile:
         self._spans: dict[str, tuple[int, int]] = {}  # of each raw field
         with open_regular_file(path) as file:
             try:
-                self._read(Cursor(file), keep)
+                size = os.fstat(file.fileno()).st_size  # an empty file cannot be mapped
+                with mmap(file.fileno(), 0, access=ACCESS_READ) if size else nullcontext(b"") as data:
+                    self._read(Cursor(data), keep)
             except (InvalidFile, OSError) as error:
                 reason = os_error_reason(error) if isinstance(error, OSError) else str(error)
                 raise ModelError(f"{path}: {reason}") from error

@@ -17,7 +17,7 @@ from paceline.models.headers.gguf_file import ARRAY, BOOL, NUMBERS, STRING, GGUF
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
 from paceline.speculative.validation import unknown
-from paceline.system.whole import check_output, write_output
+from paceline.system.atomic import check_output, write_output
 
 VERSION = 3
 UINT32, INT32, FLOAT32 = 4, 5, 6  # types of metadata
@@ -79,25 +79,20 @@ def quantise_part(
     return TensorToWrite(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
 
 
-def metadata_field(key: str, value: str | int | float) -> bytes:
-    """Return the raw bytes of a text, a truth value, a uint32 or a float32."""
+def metadata_field(key: str, value: str | int | float | Sequence[int]) -> bytes:
+    """Return the raw bytes of a text, a truth value, a uint32, a float32 or an array of int32."""
     name = key.encode()
     if isinstance(value, str):
         data = value.encode(errors="replace")
         raw = struct.pack("<IQ", STRING, len(data)) + data
     elif isinstance(value, bool):
         raw = struct.pack("<I?", BOOL, value)
-    else:
+    elif isinstance(value, int | float):
         number = ("<If", FLOAT32) if isinstance(value, float) else ("<II", UINT32)
         raw = struct.pack(*number, value)
+    else:
+        raw = struct.pack("<IIQ", ARRAY, INT32, len(value)) + np.asarray(value, "<i4").tobytes()
     return struct.pack("<Q", len(name)) + name + raw
-
-
-def number_list_field(key: str, numbers: Sequence[int]) -> bytes:
-    """Return the raw bytes of an array of int32."""
-    name, data = key.encode(), np.asarray(numbers, "<i4").tobytes()
-    head = struct.pack("<IIQ", ARRAY, INT32, len(numbers))
-    return struct.pack("<Q", len(name)) + name + head + data
 
 
 def select_elements(field: bytes, count: int, keep: Sequence[int]) -> bytes:
@@ -164,14 +159,14 @@ def shorten(
     selected = sorted(set(layers))
     if not selected or selected[0] < 0 or selected[-1] >= n:
         raise UsageError(f"{source}: has {n} layers, numbered from 0: not all of those are there")
-    places = {str(old): str(new) for new, old in enumerate(selected)}
+    new_numbers = {str(old): str(new) for new, old in enumerate(selected)}
     parts = []
     for tensor in file.tensors.values():
         block = BLOCK.match(tensor.name)
         if block is None:
             parts.append(copy_part(file, tensor))
-        elif block[1] in places:
-            new_name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
+        elif block[1] in new_numbers:
+            new_name = f"blk.{new_numbers[block[1]]}.{tensor.name[block.end() :]}"
             parts.append(replace(copy_part(file, tensor), name=new_name))
     prefix = f"{file.text('general.architecture')}."
     fields = {  # per-layer lists have the selected layers only
@@ -181,7 +176,7 @@ def shorten(
     fields[f"{prefix}block_count"] = metadata_field(f"{prefix}block_count", len(selected))
     if name := file.text("general.name"):
         fields["general.name"] = metadata_field("general.name", f"{name}, {len(selected)} of {n} layers")
-    with write_output(out, force=force) as part:
+    with write_output(out) as part:
         write_gguf(part, list(fields.values()), parts, file.alignment, tick)
         return part.stat().st_size
 

@@ -12,18 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.fits import ABSENT, NO_GRAPH, SEPARATE, STRIPPED, USABLE
-from paceline.models.headers import vocabulary
-from paceline.models.headers.facts import (
-    ATTENTION,
-    HYBRID,
-    RECURRENT,
-    ModelFacts,
-    TokenizerFacts,
-    cache_kind,
-    family_of,
-    printable_name,
-    step_cost,
-)
+from paceline.models.headers import facts, vocabulary
+from paceline.models.headers.facts import ModelFacts, TokenizerFacts, family_of, printable_name
 from paceline.models.headers.plain_file import (
     exists,
     no_model_folder,
@@ -141,7 +131,7 @@ def arch_of(model_type: str) -> str:
 
     word = model_type.removesuffix("_text")
     for name in (_ARCHS.get(word, word), word.replace("_", ""), word.replace("_", "-")):
-        if name in MODEL_ARCH_NAMES.values() or cache_kind(name) != ATTENTION:
+        if name in MODEL_ARCH_NAMES.values() or facts.cache_kind(name) != facts.ATTENTION:
             return name
     return word
 
@@ -177,36 +167,36 @@ def _mtp(model_type: str, weights: Sequence[Path], heads: int, layers: int, used
         return SEPARATE, 0.0
     if not heads or model_type not in _MTP_LAYERS:
         return NO_GRAPH if heads else ABSENT, 0.0
-    found = {name: one for file in weights for name, one in read_tensors(file).items()}
+    found = {name: info for file in weights for name, info in read_tensors(file).items()}
     read = {
         name: size * (used if ".experts." in name else 1.0)
         for name, (_, size) in found.items()
         if not _COPIES.search(name)
     }
-    places = {name: int(of[1] or layers) for name in read if (of := _MTP_WEIGHT.search(name))}
-    own = [name for name, layer in places.items() if layer >= layers]
+    layer_of = {name: int(of[1] or layers) for name in read if (of := _MTP_WEIGHT.search(name))}
+    own = [name for name, layer in layer_of.items() if layer >= layers]
     if not own:
         return STRIPPED if found else NO_GRAPH, 0.0  # MtpModel reads safetensors only
-    is_known = not _MTP_LAYERS[model_type] or {places[name] for name in own} <= {*_MTP_LAYERS[model_type]}
+    is_known = not _MTP_LAYERS[model_type] or {layer_of[name] for name in own} <= {*_MTP_LAYERS[model_type]}
     is_plain = {found[name][0] for name in own} <= WIDTHS.keys()  # MtpModel ignores the scales of others
-    cost = step_cost(read, own, heads, "model.embed_tokens.weight", "lm_head.weight")
+    cost = facts.step_cost(read, own, heads, "model.embed_tokens.weight", "lm_head.weight")
     return USABLE if is_known and is_plain else NO_GRAPH, cost
 
 
 def _cache_kind(arch: str, config: Json) -> str:
     lists = (config.get(key) for key in ("layer_types", "layers_block_type"))
-    layers = next((one for one in lists if isinstance(one, list) and len(one) <= 1 << 16), [])
+    layers = next((kinds for kinds in lists if isinstance(kinds, list) and len(kinds) <= 1 << 16), [])
     recurrent = [isinstance(layer, str) and layer in _STATES for layer in layers]
     if arch in _RECURRENT or (recurrent and all(recurrent)):
-        return RECURRENT
-    return HYBRID if arch in _HYBRID or any(recurrent) else cache_kind(arch)
+        return facts.RECURRENT
+    return facts.HYBRID if arch in _HYBRID or any(recurrent) else facts.cache_kind(arch)
 
 
 def _quantisation(whole: Json, config: Json) -> str:
     settings = whole.get("quantization_config", config.get("quantization_config"))
     if isinstance(settings, dict):
         return (_word(settings, "quant_method") or "quantised").upper()
-    dtypes = [_word(one, key) for one in (config, whole) for key in ("dtype", "torch_dtype")]
+    dtypes = [_word(part, key) for part in (config, whole) for key in ("dtype", "torch_dtype")]
     return next((DTYPES[name] for name in dtypes if name in DTYPES), "")
 
 
@@ -216,7 +206,9 @@ def _template(folder: Path) -> str | None:
         return read_text(file, MAX_TEMPLATE)
     template = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
-        by_name = {str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)}
+        by_name = {
+            str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)
+        }
         template = by_name.get("default", next(iter(by_name.values()), None))
     return template if isinstance(template, str) and template else None
 

@@ -94,7 +94,7 @@ def read_tensors(file: Path) -> dict[str, tuple[str, int]]:
         try:
             header = parse_json(data.read(min(MAX_HEADER_BYTES, int.from_bytes(data.read(8), "little"))))
             header.pop("__metadata__", None)
-            found = {name: (one["dtype"], one["data_offsets"]) for name, one in header.items()}
+            found = {name: (entry["dtype"], entry["data_offsets"]) for name, entry in header.items()}
             return {name: (str(dtype), end - start) for name, (dtype, (start, end)) in found.items()}
         except (ValueError, TypeError, KeyError) as error:
             raise ModelError(f"{file}: is cut short or damaged ({error}): fetch it again") from error

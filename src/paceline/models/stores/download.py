@@ -24,8 +24,8 @@ from paceline.models.stores import hub_cache
 from paceline.models.stores.reference import LocalFile, Reference, head_files, select_variant
 from paceline.speculative.errors import ModelError, PacelineError, UsageError
 from paceline.speculative.printable import format_bytes, truncated
+from paceline.system.atomic import atomic_write
 from paceline.system.home import compute_sha256
-from paceline.system.whole import atomic_write
 
 HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"

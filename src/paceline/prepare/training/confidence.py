@@ -15,10 +15,11 @@ from paceline.api import LLM
 from paceline.heads.arrays import sigmoid
 from paceline.heads.confidence import KIND, NAMES, Confidence, row_features
 from paceline.heads.target import HeadTarget
-from paceline.prepare.training.answers import FEATURES, Note, Report, gather_answers
+from paceline.prepare.training.answers import FEATURES, Note, Report
 from paceline.prepare.training.evaluate import draft_along, walk
-from paceline.prepare.training.features import OnlineFeatures, Recorded, Sequences, TrainingSequence
-from paceline.prepare.training.plan import TrainingPlan
+from paceline.prepare.training.features import Recorded, Sequences, TrainingFeatures, TrainingSequence
+from paceline.prepare.training.generation import gather_answers
+from paceline.prepare.training.options import TrainingOptions
 from paceline.prepare.training.prompts import TrainingPrompts
 from paceline.speculative.errors import UsageError
 from paceline.speculative.interfaces import RequiredOutputs, Target
@@ -45,7 +46,7 @@ def collect(
     """Draft along the answers as greedy decoding does, and note every drafted token."""
     rows, labels = list[Floats](), list[float]()
 
-    def right_of(one: TrainingSequence) -> Callable[[int], int]:
+    def right_of(sequence: TrainingSequence) -> Callable[[int], int]:
         tick()
         session, score = draft.open(), 1.0
 
@@ -61,9 +62,9 @@ def collect(
             score = float(p[best])
             return best == token
 
-        return draft_along(one, session, n_draft, is_right)
+        return draft_along(sequence, session, n_draft, is_right)
 
-    drafts = ((one, right_of(one)) for one in sequences)
+    drafts = ((sequence, right_of(sequence)) for sequence in sequences)
     walk(drafts, n_draft, reads_target=isinstance(draft, HeadTarget))
     if not rows:
         raise UsageError("no token was drafted along the answers: let them be longer (-n)")
@@ -73,7 +74,7 @@ def collect(
 def train_confidence(
     llm: LLM,
     prompts: TrainingPrompts,
-    plan: TrainingPlan,
+    options: TrainingOptions,
     report: Report = lambda _stage, _progress: None,
     note: Note = lambda _line: None,
 ) -> dict[str, Any]:
@@ -83,16 +84,16 @@ def train_confidence(
     if draft is None:
         raise UsageError("a confidence is trained for a draft: give one (-md)")
     check_shared(llm.target.vocab, draft.vocab)
-    answers = gather_answers(llm, prompts, plan, report, note, MIN_TOKENS)
+    answers = gather_answers(llm, prompts, options, report, note, MIN_TOKENS)
     layers = sorted(set(draft.config.layer_ids)) if isinstance(draft, HeadTarget) else ()
-    source = OnlineFeatures(llm.target, answers, layers)
+    source = TrainingFeatures(llm.target, answers, layers)
     training, held_out = Sequences(source, False), Sequences(source, True)
     total, done = len(training) + len(held_out), count(1)
 
     def tick() -> None:
         report(FEATURES, (next(done), total))
 
-    seen, unseen = (collect(draft, some, plan.options.n_draft, tick) for some in (training, held_out))
+    seen, unseen = (collect(draft, some, options.n_draft, tick) for some in (training, held_out))
     weights = fit(seen)
     # The score alone, as the policy calibrates it: by a line of its logit.
     line = fit(Examples(seen.features[:, LINE], seen.accepted))
@@ -102,9 +103,9 @@ def train_confidence(
         "confidence": quality(sigmoid(unseen.features @ weights), unseen.accepted),
         "score": quality(sigmoid(unseen.features[:, LINE] @ line), unseen.accepted),
     }
-    card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(plan.folder)}
+    card = {"kind": KIND, "paceline": __version__, "acceptance": record, "path": str(options.folder)}
     found = Confidence(str(draft.path), draft.identity()["model"], tuple(weights.tolist()))
-    found.write(plan.folder, card)
+    found.write(options.folder, card)
     return card
 
 
@@ -132,13 +133,13 @@ def quality(probability: Floats, accepted: Floats) -> dict[str, Any]:
     p = np.clip(probability, 1e-6, 1 - 1e-6)
     loss = float(-(accepted * np.log(p) + (1 - accepted) * np.log(1 - p)).mean())
     groups = [chosen for k in range(10) if (chosen := np.minimum(p * 10, 9).astype(int) == k).any()]
-    bins = [[float(p[one].mean()), float(accepted[one].mean()), int(one.sum())] for one in groups]
+    bins = [[float(p[group].mean()), float(accepted[group].mean()), int(group.sum())] for group in groups]
     order = np.argsort(p, kind="stable")
     ranks = np.empty(len(p))
     ranks[order] = np.arange(1, len(p) + 1)
     positive = accepted.sum()
     negative = len(p) - positive
-    if not positive or not negative:
-        return {"log_loss": loss, "auc": 1.0, "reliability": bins}
-    auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
+    auc = 1.0
+    if positive and negative:
+        auc = (ranks[accepted > 0].sum() - positive * (positive + 1) / 2) / (positive * negative)
     return {"log_loss": loss, "auc": float(auc), "reliability": bins}

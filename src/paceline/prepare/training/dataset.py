@@ -18,8 +18,8 @@ class DraftVocabulary:
 
     def __init__(self, ids: NDArray[np.int64], n_vocab: int) -> None:
         self.ids = ids
-        self.places = np.full(n_vocab, -1, np.int64)
-        self.places[ids] = np.arange(len(ids))
+        self.indices = np.full(n_vocab, -1, np.int64)
+        self.indices[ids] = np.arange(len(ids))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,23 +90,25 @@ def make_batch(
 ) -> TrainingBatch:
     """Join sequences, of each at most the first `longest` tokens.
     A token behind which the likeliest one cannot be drafted teaches nothing: it has weight 0."""
-    tokens = np.concatenate([one.tokens[:longest] for one in sequences]).astype(np.int64)
-    document = np.repeat(np.arange(len(sequences)), [min(longest, len(one.tokens)) for one in sequences])
-    hidden = np.concatenate([one.hidden[:longest] for one in sequences]).astype(np.float32)
+    tokens = np.concatenate([sequence.tokens[:longest] for sequence in sequences]).astype(np.int64)
+    document = np.repeat(
+        np.arange(len(sequences)), [min(longest, len(sequence.tokens)) for sequence in sequences]
+    )
+    hidden = np.concatenate([sequence.hidden[:longest] for sequence in sequences]).astype(np.float32)
     k = sequences[0].ids.shape[1]
     ids = np.zeros((len(tokens), k), np.int64)
     p = np.zeros((len(tokens), k), np.float32)
     start = 0
-    for one in sequences:
-        n = min(longest, len(one.tokens))
+    for sequence in sequences:
+        n = min(longest, len(sequence.tokens))
         # Row i of `ids` is predicted by the token before the answer's token i.
-        first = one.first_answer - 1
-        rows = max(0, min(n - first, len(one.ids)))
+        first = sequence.first_answer - 1
+        rows = max(0, min(n - first, len(sequence.ids)))
         here = slice(start + first, start + first + rows)
-        places = vocabulary.places[one.ids[:rows]]
-        ids[here] = np.maximum(places, 0)
-        known = np.where(places >= 0, np.exp(one.logprobs[:rows].astype(np.float32)), 0.0)
-        p[here] = known / np.maximum(known.sum(1, keepdims=True), 1e-9) * (places[:, :1] >= 0)
+        indices = vocabulary.indices[sequence.ids[:rows]]
+        ids[here] = np.maximum(indices, 0)
+        known = np.where(indices >= 0, np.exp(sequence.logprobs[:rows].astype(np.float32)), 0.0)
+        p[here] = known / np.maximum(known.sum(1, keepdims=True), 1e-9) * (indices[:, :1] >= 0)
         start += n
 
     arrays = tokens, hidden, document, ids, p, (p.sum(1) > 0).astype(np.float32)

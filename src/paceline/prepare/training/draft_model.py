@@ -25,9 +25,9 @@ from paceline.prepare.training.dataset import TrainingBatch
 from paceline.prepare.training.evaluate import Acceptance, run_lengths, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import LlamaFile, read_llama, write_llama
-from paceline.prepare.training.recipes import Recipe, document_mask, layer_weights
+from paceline.prepare.training.recipe import Recipe, document_mask, layer_weights
 from paceline.speculative.errors import UsageError, VocabError
-from paceline.system.whole import write_json
+from paceline.system.atomic import write_json
 
 WIDTH, LAYERS = 256, 4
 HEAD_DIM, KV_HEADS = 64, 1
@@ -105,14 +105,14 @@ class DraftRecipe(Recipe):
     def acceptance(self, weights: Weights, embedding: Any, sequences: Recorded, n_draft: int) -> Acceptance:
         network = self.network({name: torch.from_numpy(w) for name, w in weights.items()})
         with torch.inference_mode():
-            drafts = [(one, self.right_tokens(network, one).item) for one in sequences]
+            drafts = [(sequence, self.right_tokens(network, sequence).item) for sequence in sequences]
         return walk(drafts, min(n_draft, self.config.depth or n_draft))
 
-    def right_tokens(self, network: DraftLlama, one: TrainingSequence) -> NDArray[np.int64]:
+    def right_tokens(self, network: DraftLlama, sequence: TrainingSequence) -> NDArray[np.int64]:
         """Return how many drafted tokens are right from each of the answer's on."""
-        tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        tokens = torch.from_numpy(sequence.tokens.astype(np.int64))
         guesses = network.logits(tokens, document_mask(torch.zeros_like(tokens))).argmax(-1)
-        return run_lengths((guesses[:-1] == tokens[1:]).numpy()[one.first_answer - 1 :])
+        return run_lengths((guesses[:-1] == tokens[1:]).numpy()[sequence.first_answer - 1 :])
 
     def path(self, folder: Path, target: Any) -> Path:
         is_file = not self.is_parallel and model_path(target.path).is_file()
@@ -173,13 +173,16 @@ class ParallelDraftRecipe(DraftRecipe):
         targets = [*batch.targets(range(1), answered), *batch.targets(range(1, masks + 1), anchors)]
         return self.sampled_loss([outputs[answered], *blocks], network.embedding, targets)
 
-    def right_tokens(self, network: DraftLlama, one: TrainingSequence) -> NDArray[np.int64]:
-        masks, n = self.options.depth - 1, len(one.tokens)
-        tokens, places = torch.from_numpy(one.tokens.astype(np.int64)), torch.arange(one.first_answer - 1, n)
-        whole = with_masks(tokens, torch.zeros_like(tokens), places, masks, self.mask_token)
+    def right_tokens(self, network: DraftLlama, sequence: TrainingSequence) -> NDArray[np.int64]:
+        masks, n = self.options.depth - 1, len(sequence.tokens)
+        tokens, anchors = (
+            torch.from_numpy(sequence.tokens.astype(np.int64)),
+            torch.arange(sequence.first_answer - 1, n),
+        )
+        whole = with_masks(tokens, torch.zeros_like(tokens), anchors, masks, self.mask_token)
         best = network.logits(whole[0], whole[2], whole[1]).argmax(-1)
-        guesses = torch.cat([best[places][:, None], best[n:].view(len(places), masks)], 1).numpy()
-        text = np.append(one.tokens[one.first_answer :], [-1] * (masks + 1))
+        guesses = torch.cat([best[anchors][:, None], best[n:].view(len(anchors), masks)], 1).numpy()
+        text = np.append(sequence.tokens[sequence.first_answer :], [-1] * (masks + 1))
         right = guesses == np.lib.stride_tricks.sliding_window_view(text, masks + 1)
         return np.asarray(np.cumprod(right, 1).sum(1))
 

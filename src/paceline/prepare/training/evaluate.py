@@ -45,32 +45,32 @@ def walk(drafts: Iterable[Draft], n_draft: int, *, reads_target: bool = False) -
     reads_target: the first step has no draft, as the target computes the prompt's last states in it."""
     reached, accepted = np.zeros(n_draft, np.int64), np.zeros(n_draft, np.int64)
     steps = emitted = 0
-    for one, right in drafts:
-        total = len(one.tokens) - one.first_answer
+    for sequence, right in drafts:
+        total = len(sequence.tokens) - sequence.first_answer
         at = min(total, int(reads_target))
         steps, emitted = steps + reads_target, emitted + at
         while at < total:
-            most = min(n_draft, total - at - 1)
-            k = min(right(at), most)
-            reached[: min(k + 1, most)] += 1
+            limit = min(n_draft, total - at - 1)
+            k = min(right(at), limit)
+            reached[: min(k + 1, limit)] += 1
             accepted[:k] += 1
             steps, emitted, at = steps + 1, emitted + k + 1, at + k + 1
     return Acceptance(emitted, steps, tuple(reached.tolist()), tuple(accepted.tolist()))
 
 
 def draft_along(
-    one: TrainingSequence, session: Any, n_draft: int, is_right: Callable[[list[int], int], bool]
+    sequence: TrainingSequence, session: Any, n_draft: int, is_right: Callable[[list[int], int], bool]
 ) -> Callable[[int], int]:
     """Return how many tokens of chains are right, as for a Draft, which a session drafts greedily.
     is_right: whether the token drafted after some others is this one."""
-    tokens, known = one.tokens.tolist(), 0
+    tokens, known = sequence.tokens.tolist(), 0
 
     def right(at: int) -> int:
         nonlocal known
-        n = one.first_answer + at
+        n = sequence.first_answer + at
         session.extend(tokens[len(session.tokens) : n])
         if isinstance(session, HeadSession):
-            session.observe(known, one.hidden[known : n - 1].astype(np.float32))
+            session.observe(known, sequence.hidden[known : n - 1].astype(np.float32))
             known = n - 1
         end = n + min(n_draft, len(tokens) - n - 1)
         k = n
@@ -85,9 +85,9 @@ def draft_along(
 
 def run_lengths(agrees: Agreement) -> NDArray[np.int64]:
     """Return how many tokens from each one on are right, for chains that are so as long as each token is."""
-    places = np.arange(len(agrees))
-    wrong = np.where(agrees, len(agrees), places)
-    return np.minimum.accumulate(wrong[::-1])[::-1] - places
+    positions = np.arange(len(agrees))
+    wrong = np.where(agrees, len(agrees), positions)
+    return np.minimum.accumulate(wrong[::-1])[::-1] - positions
 
 
 def fit_temperature(logits: NDArray[Any], agrees: Agreement) -> float:

@@ -1,29 +1,29 @@
 """The target's hidden states and likeliest tokens in its own answers, which draft heads are trained on.
 
-A FeatureSource computes a sequence when it is read (OnlineFeatures), or has it on disk (FeatureCache)."""
+They are computed when they are read, or once for all, in a folder."""
 
 from __future__ import annotations
 
 import shutil
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.backends.interface import ShowsHiddenStates
 from paceline.heads.arrays import to_numpy
 from paceline.prepare.training.answers import Answer, Ids
 from paceline.speculative.errors import LogitsError, PacelineError, UsageError
 from paceline.speculative.interfaces import ForwardOutput, RequiredOutputs, Target
 from paceline.speculative.sampling import filter_top_k
 from paceline.speculative.tree import DraftTree, chain
+from paceline.system.atomic import write_json, writing
 from paceline.system.strict_json import parse_json
-from paceline.system.whole import write_json, writing
 
 FORMAT, HEADER = 2, "features.json"  # of a cache; the format is raised when a file changes its meaning
 # Of a TrainingSequence, with their types in a file.
@@ -60,33 +60,17 @@ class RanksTokens(Protocol):
         """Return the k likeliest tokens [rows, k] and their log-probabilities."""
 
 
-class FeatureSource(ABC):
-    """Training sequences by number; `answers` has their answers, in the same order, and `layers` the numbers
-    of their hidden states."""
-
-    answers: Sequence[Answer]
-    layers: Sequence[int]
-
-    @abstractmethod
-    def __getitem__(self, number: int) -> TrainingSequence: ...
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __iter__(self) -> Iterator[TrainingSequence]:
-        return (self[number] for number in range(len(self)))
-
-
-class OnlineFeatures(FeatureSource):
-    """Sequences that the target computes when they are read; without layers, they are tokens alone.
+class TrainingFeatures:
+    """Training sequences by number, computed when they are read; after `fill`, read from a folder that has a
+    file for each: its arrays, end to end, and their CRC-32. Without layers they are tokens alone.
     layers: see RequiredOutputs. top_k: of `ids`.
     Raises UsageError for an answer that does not fit the context."""
-
-    layers: tuple[int, ...]
 
     def __init__(
         self, target: Target, answers: Sequence[Answer], layers: Sequence[int], top_k: int = TOP_K
     ) -> None:
+        self.folder: Path | None = None
+        self._checked = set[int]()  # files
         self.target, self.answers = target, answers
         self.layers, self.top_k = tuple(layers), min(top_k, target.vocab.size)
         assert list(layers) == sorted(set(layers))
@@ -97,7 +81,24 @@ class OnlineFeatures(FeatureSource):
                 "for a larger one (-c)"
             )
 
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[number] for number in range(len(self)))
+
     def __getitem__(self, number: int) -> TrainingSequence:
+        """Return a sequence. One whose file is missing, incomplete or damaged is computed, and written."""
+        number = range(len(self))[number]
+        if self.folder is None:
+            return self.compute(number)
+        record = self._read(number)
+        if record is None:
+            record = self._write(number)
+        arrays = {name: record[name] for name in ARRAYS}
+        return TrainingSequence(first_answer=len(self.answers[number].prompt), **arrays)
+
+    def compute(self, number: int) -> TrainingSequence:
         """Run teacher forcing over an answer. Raises LogitsError if the target's logits are invalid."""
         tokens, first_answer = self.answers[number].all_tokens, len(self.answers[number].prompt)
         if not self.layers:
@@ -105,7 +106,7 @@ class OnlineFeatures(FeatureSource):
             return TrainingSequence(tokens, none, none.astype(np.int32), none, first_answer)
         target, given, n = self.target, tokens.tolist(), len(tokens)
         want = RequiredOutputs(layers=self.layers)
-        most = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
+        limit = min(target.caps.max_batch_tokens, target.caps.max_tree_nodes + 1)
         hidden, best = list[Floats](), list[tuple[NDArray[Any], NDArray[Any]]]()
         target.forget()  # what is in the cache has no hidden states
         with closing(target.open()) as session:
@@ -121,7 +122,7 @@ class OnlineFeatures(FeatureSource):
                 forward(min(target.caps.max_prefill_tokens, session.pending_tokens))
             at = first_answer
             while at <= n:  # the root is the token before `at`
-                tree = chain(given[at : at + most - 1], "right")
+                tree = chain(given[at : at + limit - 1], "right")
                 out = forward(tree)
                 if predicted := range(min(len(tree) + 1, n - at)):
                     best.append(top_logprobs(out, predicted, self.top_k))
@@ -136,43 +137,25 @@ class OnlineFeatures(FeatureSource):
         assert rows == n, f"passes over {n} tokens have {rows} rows of hidden states"
         return TrainingSequence(tokens, np.concatenate(hidden), ids.astype(np.int32), logprobs, first_answer)
 
-
-class FeatureCache(FeatureSource):
-    """The sequences of `online` in a folder, a file for each: its arrays, end to end, and their CRC-32.
-    One whose file is missing, incomplete or damaged is computed when it is read, and written.
-    width: of the hidden states."""
-
-    def __init__(self, folder: Path, online: OnlineFeatures, width: int) -> None:
-        self._folder, self._online, self._width = folder, online, width
-        self.answers, self.layers = online.answers, online.layers
-        self._checked = set[int]()
-
-    def __getitem__(self, number: int) -> TrainingSequence:
-        number = range(len(self))[number]
-        record = self._read(number)
-        if record is None:
-            record = self.compute(number)
-        arrays = {name: record[name] for name in ARRAYS}
-        return TrainingSequence(first_answer=len(self.answers[number].prompt), **arrays)
-
     def layout(self, number: int) -> np.dtype[np.void]:
         """Return the type of a file."""
-        answer, k = self.answers[number], self._online.top_k
+        answer, target = self.answers[number], cast("ShowsHiddenStates", self.target)
         answered = len(answer.tokens)
-        n = len(answer.prompt) + answered
-        shapes = (n,), (n, len(self.layers), self._width), (answered, k), (answered, k)
+        n, likeliest = len(answer.prompt) + answered, (answered, self.top_k)
+        shapes = (n,), (n, len(self.layers), target.hidden_size), likeliest, likeliest
         return np.dtype([*zip(ARRAYS, ARRAYS.values(), shapes, strict=True), ("crc32", "<u4")])
 
     def path(self, number: int) -> Path:
-        return self._folder / f"{self.answers[number].id}.features"
+        assert self.folder is not None
+        return self.folder / f"{self.answers[number].id}.features"
 
     def is_missing(self, number: int) -> bool:
         path = self.path(number)
         return not path.exists() or path.stat().st_size != self.layout(number).itemsize
 
-    def compute(self, number: int) -> Any:
+    def _write(self, number: int) -> Any:
         """Compute a sequence, and write its file. Return the record. Raises OSError."""
-        sequence, record = self._online[number], np.zeros(1, self.layout(number))
+        sequence, record = self.compute(number), np.zeros(1, self.layout(number))
         with np.errstate(over="ignore"):
             for name in ARRAYS:
                 record[name] = getattr(sequence, name)
@@ -195,63 +178,61 @@ class FeatureCache(FeatureSource):
             self._checked.add(number)
         return record
 
+    def fill(
+        self,
+        folder: Path,
+        model: str,
+        *,
+        note: Callable[[str], object] = lambda _: None,
+        report: Callable[[tuple[int, int]], object] = lambda _: None,
+    ) -> None:
+        """Compute the sequences that the folder does not have yet.
 
-def fill_cache(
-    online: OnlineFeatures,
-    folder: Path,
-    model: str,
-    width: int,
-    *,
-    note: Callable[[str], object] = lambda _: None,
-    report: Callable[[tuple[int, int]], object] = lambda _: None,
-) -> FeatureCache:
-    """Compute the sequences that the folder does not have yet, and return all.
-
-    model: the target's fingerprint; a cache of another one, or without one of the layers, is replaced. A
-    cache of more layers goes on with all of its own.
-    report: called with the number of sequences so far, and of all; if it raises, the folder keeps them.
-    Raises UsageError if they do not fit on the disk, and PacelineError if they cannot be written."""
-    key = {"format": FORMAT, "model": model, "width": width, "top_k": online.top_k}
-    layers, wanted = set[int](), {*online.layers}
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # no cache, or none of ours
-        header = parse_json((folder / HEADER).read_bytes())
-        cached = {*header.pop("layers")}
-        layers = cached if header == key else layers
-    if layers > wanted:
-        online = OnlineFeatures(online.target, online.answers, sorted(layers), online.top_k)
-    with writing(folder, "the hidden states so far are kept"):
-        if not layers >= wanted:
-            if (folder / HEADER).exists():
-                shutil.rmtree(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / HEADER, key | {"layers": online.layers})
-        cache = FeatureCache(folder, online, width)
-        total = len(cache)
-        missing = [number for number in range(total) if cache.is_missing(number)]
-        needed, all_bytes = (
-            sum(cache.layout(number).itemsize for number in some) for some in (missing, range(total))
-        )
-        free = shutil.disk_usage(folder).free
-        size = f"the hidden states of {total:,} answers take {all_bytes / 1e9:,.2f} GB"
-        note(f"{size} in {folder}, {needed / 1e9:,.2f} GB of them new ({free / 1e9:,.2f} GB are free)")
-        if needed > free:
-            raise UsageError(
-                f"{folder}: {size}, {needed / 1e9:,.2f} GB of them new, and {free / 1e9:,.2f} GB are free: "
-                "make room, choose another folder, or train without the cache"
+        model: the target's fingerprint; a cache of another one, or without one of the layers, is replaced. A
+        cache of more layers goes on with all of its own.
+        report: called with the number of sequences so far, and of all; if it raises, the folder keeps them.
+        Raises UsageError if they do not fit on the disk, and PacelineError if they cannot be written."""
+        width = cast("ShowsHiddenStates", self.target).hidden_size
+        key = {"format": FORMAT, "model": model, "width": width, "top_k": self.top_k}
+        cached, self.folder = set[int](), folder
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # no cache, or none of ours
+            header = parse_json((folder / HEADER).read_bytes())
+            layers = {*header.pop("layers")}
+            cached = layers if header == key else cached
+        with writing(folder, "the hidden states so far are kept"):
+            if cached >= {*self.layers}:
+                self.layers = tuple(sorted(cached))
+            else:
+                if (folder / HEADER).exists():
+                    shutil.rmtree(folder)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(folder / HEADER, key | {"layers": self.layers})
+            total = len(self)
+            missing = [number for number in range(total) if self.is_missing(number)]
+            needed, all_bytes = (
+                sum(self.layout(number).itemsize for number in some) for some in (missing, range(total))
             )
-        report((total - len(missing), total))
-        for done, number in enumerate(missing, total - len(missing) + 1):
-            cache.compute(number)
-            report((done, total))
-    return cache
+            free = shutil.disk_usage(folder).free
+            size = f"the hidden states of {total:,} answers take {all_bytes / 1e9:,.2f} GB"
+            new = f"{needed / 1e9:,.2f} GB of them new"
+            note(f"{size} in {folder}, {new} ({free / 1e9:,.2f} GB are free)")
+            if needed > free:
+                raise UsageError(
+                    f"{folder}: {size}, {new}, and {free / 1e9:,.2f} GB are free: "
+                    "make room, choose another folder, or train without the cache"
+                )
+            report((total - len(missing), total))
+            for done, number in enumerate(missing, total - len(missing) + 1):
+                self._write(number)
+                report((done, total))
 
 
-class Sequences(FeatureSource):
+class Sequences:
     """Some of a source's training sequences, in the order of their ids: answers end in any order.
     lengths: in tokens, known without reading them.
     layers: those whose hidden states a sequence has, of the source's; all by default."""
 
-    def __init__(self, source: FeatureSource, held_out: bool, layers: Sequence[int] = ()) -> None:
+    def __init__(self, source: TrainingFeatures, held_out: bool, layers: Sequence[int] = ()) -> None:
         self._source, self.layers = source, layers or source.layers
         columns = [source.layers.index(layer) for layer in layers]
         self._columns = None if columns in ([], [*range(len(source.layers))]) else columns
@@ -259,6 +240,12 @@ class Sequences(FeatureSource):
         self._numbers = sorted(sides, key=lambda i: source.answers[i].id)
         self.answers = [source.answers[i] for i in self._numbers]
         self.lengths = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __iter__(self) -> Iterator[TrainingSequence]:
+        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> TrainingSequence:
         sequence = self._source[self._numbers[number]]

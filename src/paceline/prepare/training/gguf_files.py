@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,12 @@ from paceline.models.headers.gguf_file import GGUFFile, TensorRows
 from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     metadata_field,
-    number_list_field,
     quantise_part,
     weight_type,
     write_gguf,
 )
 from paceline.speculative.errors import ModelError
-from paceline.system.whole import write_output
+from paceline.system.atomic import write_output
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -53,8 +52,9 @@ def write_eagle3(
         "eagle3.norm_before_residual": config.norm_before_residual,
         "eagle3.norm_before_fc": config.norm_before_fc,
         **_llama_fields("eagle3", config.shape, config.n_layers, config.target.vocab),
+        "eagle3.target_layers": config.layer_ids,
     }
-    _write(out, target, fields, parts, [number_list_field("eagle3.target_layers", config.layer_ids)])
+    _write(out, target, fields, parts)
 
 
 def write_llama(out: Path, shape: LayerShape, layers: int, weights: Weights, name: str, target: Path) -> None:
@@ -106,17 +106,11 @@ def tensor(file: GGUFFile, name: str) -> NDArray[np.float32]:
     return TensorRows(file, found).rows(slice(None)).reshape(found.shape[::-1])
 
 
-def _write(
-    out: Path,
-    target: Path,
-    fields: Mapping[str, Any],
-    parts: list[TensorToWrite],
-    lists: Sequence[bytes] = (),
-) -> None:
+def _write(out: Path, target: Path, fields: Mapping[str, Any], parts: list[TensorToWrite]) -> None:
     tokenizer = [raw for key, raw in GGUFFile(target).fields.items() if key.startswith("tokenizer.")]
     metadata = [metadata_field(key, value) for key, value in fields.items()]
-    with write_output(out, force=True) as part:
-        write_gguf(part, [*metadata, *lists, *tokenizer], parts, 32)
+    with write_output(out) as part:
+        write_gguf(part, [*metadata, *tokenizer], parts, 32)
 
 
 def _llama_fields(arch: str, shape: LayerShape, layers: int, vocab: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from paceline.prepare.training.answers import CHECKPOINT
 from paceline.prepare.training.dataset import batches_of, make_batch
 from paceline.prepare.training.evaluate import Acceptance
 from paceline.prepare.training.features import Sequences, TrainingSequence
-from paceline.prepare.training.recipes import Recipe
+from paceline.prepare.training.recipe import Recipe
 from paceline.speculative.errors import UsageError
-from paceline.system.whole import atomic_write, writing
+from paceline.system.atomic import atomic_write, writing
 
 CHECKPOINT_SECONDS = 60.0
 WARMUP, FINAL_RATE = 0.04, 0.05  # shares of the run, and of the learning rate
 BETAS, CLIP = (0.9, 0.95), 0.5
 NUMBERS = ("_step", "_epoch", "_at", "_seconds", "_loss", "_best", "_worse", "_evaluated", "history")
+CHANGEABLE = ("epochs", "minutes", "answer_minutes", "use_cache")  # a run may be made longer
 HISTORY_POINTS = 100  # losses that are noted
 
 
@@ -80,10 +81,9 @@ class Trainer:
     @property
     def key(self) -> dict[str, Any]:
         """The settings that a run goes on with."""
-        settings = asdict(self._settings)
-        del settings["minutes"], settings["epochs"]  # a run may be made longer
         vocabulary = zlib.crc32(self._recipe.vocabulary.ids.tobytes())
-        return {"kind": self._recipe.kind, "draft_vocab": vocabulary, **settings}
+        settings = self._settings.record | {"draft_vocab": vocabulary}
+        return {name: value for name, value in settings.items() if name not in CHANGEABLE}
 
     def run(
         self, training: Sequences, held_out: Sequences, progress: Watch = lambda _: None

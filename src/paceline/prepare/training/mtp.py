@@ -30,7 +30,6 @@ from paceline.models.headers.gguf_writer import (
     TensorToWrite,
     copy_part,
     metadata_field,
-    number_list_field,
     write_gguf,
 )
 from paceline.plan import resolve
@@ -38,11 +37,11 @@ from paceline.prepare.training.dataset import TrainingBatch, make_batch
 from paceline.prepare.training.evaluate import Acceptance, walk
 from paceline.prepare.training.features import Recorded, TrainingSequence
 from paceline.prepare.training.gguf_files import llama_names, read_shape, tensor, written
-from paceline.prepare.training.plan import TrainingPlan, mtp_file
+from paceline.prepare.training.options import TrainingOptions, mtp_file
 from paceline.prepare.training.recipes import Eagle3Recipe
 from paceline.settings import LoadOptions
 from paceline.speculative.errors import ModelError, UsageError
-from paceline.system.whole import write_json, write_output
+from paceline.system.atomic import write_json, write_output
 
 # llama.cpp's names of the weights of MtpHead.
 NAMES = {
@@ -67,20 +66,20 @@ KEYS = {
 }
 
 
-def load_trainable(options: LoadOptions, plan: TrainingPlan) -> LLM:
+def load_trainable(models: LoadOptions, options: TrainingOptions) -> LLM:
     """Load the model, or a Llama as `mimo2` from the run's folder, with the hidden states that its MTP layer
     reads. Raises UsageError or ModelError for a model that cannot have such a layer."""
-    load = resolve(options)
+    load = resolve(models)
     traits = header_traits(load.target)
     file = GGUFFile(load.target) if traits.backend == LLAMA_CPP else None
     if file is not None and file.number("split.count") > 1:
         raise UsageError(f"{file.path}: is in several parts: join them first (llama-gguf-split --merge)")
     if file is not None and file.text("general.architecture") == "llama":
-        out = plan.folder / f"{load.target.stem}.gguf"
+        out = options.folder / f"{load.target.stem}.gguf"
         if not out.exists():
-            plan.folder.mkdir(parents=True, exist_ok=True)
+            options.folder.mkdir(parents=True, exist_ok=True)
             add_mtp(file, out)
-        load = resolve(replace(options, target=out))
+        load = resolve(replace(models, target=out))
     else:
         require_fit(f"{load.target}: an MTP layer", MTP, traits)
         read_mtp(GGUFFile(load.target))  # or raise
@@ -97,16 +96,16 @@ def add_mtp(file: GGUFFile, out: Path) -> None:
             raise ModelError(f"{file.path}: no MTP layer can be added to a Llama with {key}")
         name = key.replace("llama.", "mimo2.")
         fields[name] = struct.pack("<Q", len(name)) + name.encode() + raw[8 + len(key) :]
-    changed: dict[str, str | int | float] = {
+    changed: dict[str, Any] = {
         "general.architecture": "mimo2",
         "mimo2.block_count": n + 1,
         "mimo2.nextn_predict_layers": 1,
         "mimo2.expert_feed_forward_length": 0,
         "mimo2.attention.sliding_window": WINDOW,  # llama.cpp's graph wants a layer with a window
         "mimo2.rope.freq_base_swa": shape.rope_theta,
+        "mimo2.attention.sliding_window_pattern": [0] * n + [1],
     }
     fields |= {key: metadata_field(key, value) for key, value in changed.items()}
-    pattern = number_list_field("mimo2.attention.sliding_window_pattern", [0] * n + [1])
     parts, weights = list[TensorToWrite](), dict[str, Any]()
     for name in names:
         part = copy_part(file, file.tensors[gguf_name(name, EAGLE3)])
@@ -124,8 +123,8 @@ def add_mtp(file: GGUFFile, out: Path) -> None:
     weights |= {"fc": np.concatenate([eye, eye], 1), "enorm": ones, "hnorm": ones}
     weights["norm"] = tensor(file, "output_norm.weight")
     parts += MtpLayer("mimo2", f"blk.{n}.", shape, weights).parts()
-    with write_output(out, force=True) as opened:
-        write_gguf(opened, [*fields.values(), pattern], parts, file.alignment)
+    with write_output(out) as opened:
+        write_gguf(opened, [*fields.values()], parts, file.alignment)
 
 
 @dataclass(frozen=True)
@@ -216,9 +215,9 @@ class MtpRecipe(Eagle3Recipe):
         network = self.network({name: torch.from_numpy(value) for name, value in weights.items()})
         table = torch.from_numpy(embedding)
 
-        def right_tokens(one: TrainingSequence) -> NDArray[np.int64]:
-            batch = make_batch([one], self.vocabulary, "cpu", len(one.tokens))
-            rows = torch.arange(one.first_answer - 1, len(batch) - 2)
+        def right_tokens(sequence: TrainingSequence) -> NDArray[np.int64]:
+            batch = make_batch([sequence], self.vocabulary, "cpu", len(sequence.tokens))
+            rows = torch.arange(sequence.first_answer - 1, len(batch) - 2)
             text = torch.cat([batch.tokens, torch.full((n_draft,), -1)])
             lengths, right = np.zeros(len(rows), np.int64), torch.ones(len(rows), dtype=torch.bool)
             with torch.inference_mode():
@@ -231,7 +230,7 @@ class MtpRecipe(Eagle3Recipe):
                         break
             return np.append(0, lengths)  # nothing is drafted at the answer's first token
 
-        drafts = ((one, right_tokens(one).item) for one in sequences)
+        drafts = ((sequence, right_tokens(sequence).item) for sequence in sequences)
         return walk(drafts, n_draft, reads_target=True)
 
     def path(self, folder: Path, target: Any) -> Path:
@@ -243,6 +242,6 @@ class MtpRecipe(Eagle3Recipe):
         del own["lm_head"]
         others = [part for name, part in file.tensors.items() if not name.startswith(self.layer.stem)]
         parts = [*(copy_part(file, part) for part in others), *replace(self.layer, weights=own).parts()]
-        with write_output(mtp_file(folder), force=True) as out:
+        with write_output(mtp_file(folder)) as out:
             write_gguf(out, [*file.fields.values()], parts, file.alignment)
         write_json(folder / CARD, card)

@@ -19,7 +19,7 @@ from typing import Any
 from paceline.bench.jsonl import LineError, object_of, raw_lines
 from paceline.bench.suites import workload
 from paceline.bench.suites.workload import Item, Message
-from paceline.prepare.corpus import DocumentReader, Skipped, SourceFile, find
+from paceline.prepare.documents import DocumentReader, Skipped, SourceFile, find
 from paceline.speculative.errors import UsageError
 from paceline.speculative.validation import invalid
 from paceline.system.home import compute_sha256
@@ -210,7 +210,7 @@ def _suite_items(suite: str) -> Iterator[tuple[Path, Sequence[Item]]]:
         ids = {item.id: prompt_id(item.messages or [("user", item.prompt)]) for item in items}
         out = []
         for item in items:
-            earlier = tuple(ids[one] for one in item.earlier)
+            earlier = tuple(ids[id_] for id_ in item.earlier)
             session = (earlier or (ids[item.id],))[0]
             place = f"{name}, {item.id}"
             out.append(replace(item, id=ids[item.id], category=place, session=session, earlier=earlier))

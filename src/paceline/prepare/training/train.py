@@ -20,26 +20,27 @@ from paceline.hardware.probe import free_memory
 from paceline.heads.config import HeadConfig, TargetFacts
 from paceline.heads.decoder import LayerShape
 from paceline.heads.files import CARD, read_head
-from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, Report, gather_answers
+from paceline.prepare.training.answers import FEATURES, TRAINING, Answer, Note, Report
 from paceline.prepare.training.dataset import DraftVocabulary
 from paceline.prepare.training.draft_model import DraftRecipe, ParallelDraftRecipe
 from paceline.prepare.training.evaluate import Acceptance
-from paceline.prepare.training.features import FeatureSource, OnlineFeatures, Sequences, fill_cache
+from paceline.prepare.training.features import Sequences, TrainingFeatures
+from paceline.prepare.training.generation import gather_answers
 from paceline.prepare.training.gguf_files import write_eagle3
 from paceline.prepare.training.loop import Trainer
 from paceline.prepare.training.mtp import MtpRecipe
-from paceline.prepare.training.plan import TrainingOptions, TrainingPlan
+from paceline.prepare.training.options import TrainingOptions
 from paceline.prepare.training.prompts import TrainingPrompts
-from paceline.prepare.training.recipes import HEADS, RANDOM_TOKENS, Recipe
+from paceline.prepare.training.recipe import RANDOM_TOKENS, Recipe
+from paceline.prepare.training.recipes import HEADS
 from paceline.speculative.errors import ModelError, UsageError
 from paceline.speculative.printable import format_bytes
+from paceline.system.atomic import atomic_write, write_json
 from paceline.system.strict_json import parse_json
-from paceline.system.whole import atomic_write, write_json
 
 GGUF, VOCABULARY = "eagle3.gguf", "draft_vocab.npy"
-KINDS: dict[str, type[Recipe]] = {
-    recipe.kind: recipe for recipe in (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
-}
+RECIPES: tuple[type[Recipe], ...] = (*HEADS, DraftRecipe, ParallelDraftRecipe, MtpRecipe)
+KINDS = {recipe.kind: recipe for recipe in RECIPES}
 HEAD_DIM = 64
 OPTIMIZER_BYTES = 16  # of a weight: itself, its gradient, and AdamW's two moments
 LOGIT_COPIES = 4  # of a step: logits, their exponentials, and both gradients
@@ -49,60 +50,58 @@ WIDTHS = 24  # numbers of a token and layer that the backward pass needs, in hid
 def train_head(
     llm: LLM,
     prompts: TrainingPrompts,
-    plan: TrainingPlan,
+    options: TrainingOptions,
     report: Report = lambda _stage, _progress: None,
     note: Note = lambda _line: None,
 ) -> dict[str, Any]:
-    """Train a head for the target of `llm`, or go on with an interrupted run of this plan; return its card.
+    """Train a head for the target of `llm`, or go on with an interrupted run; return its card.
     Raises UsageError for a target without hidden states or another run's folder, PacelineError for a full
     disk."""
-    target = llm.target
+    target, folder = llm.target, options.folder
     if not isinstance(target, ShowsHiddenStates):
         raise UsageError(f"{target.origin}: shows no hidden states, which a head reads")
-    answers = gather_answers(llm, prompts, plan, report, note)
-    size = target.vocab.size if KINDS[plan.kind].drafts_all else plan.draft_vocab
-    vocabulary = run_vocabulary(plan.folder / VOCABULARY, answers, target.vocab.size, size)
-    recipe = make_recipe(target, plan, vocabulary)
-    torch.manual_seed(plan.options.seed)
-    embedding, device = embedding_of(target), plan.device
+    answers = gather_answers(llm, prompts, options, report, note)
+    size = target.vocab.size if KINDS[options.kind].drafts_all else options.draft_vocab
+    vocabulary = run_vocabulary(folder / VOCABULARY, answers, target.vocab.size, size)
+    recipe = make_recipe(target, options, vocabulary)
+    torch.manual_seed(options.seed)
+    embedding, device = embedding_of(target), options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = recipe.weights(target.output_head(), embedding)
-    needed = require_memory(plan, recipe.config, weights, embedding, device)
+    needed = require_memory(options, recipe.config, weights, embedding, device)
     note(f"training takes about {format_bytes(needed)} of memory, on {device}")
     layers = recipe.config.resolved(target.layers).layer_ids
-    shared = usual_layers(recipe) if plan.cache else ()
-    online = OnlineFeatures(target, answers, sorted({*layers, *shared}))
-    source: FeatureSource = online
-    if plan.use_cache:
-        folder, model = plan.cache_folder / FEATURES, target.identity()["model"]
-        width, progress = target.hidden_size, partial(report, FEATURES)
-        source = fill_cache(online, folder, model, width, note=note, report=progress)
+    shared = usual_layers(recipe) if options.cache else ()
+    source = TrainingFeatures(target, answers, sorted({*layers, *shared}))
+    if options.use_cache:
+        model, progress = target.identity()["model"], partial(report, FEATURES)
+        source.fill(options.cache_folder / FEATURES, model, note=note, report=progress)
     training, held_out = Sequences(source, False, layers), Sequences(source, True, layers)
-    card = make_card(llm, prompts, plan, training, held_out)
+    card = make_card(llm, prompts, options, training, held_out)
 
     def save(weights: Any, acceptance: Acceptance) -> None:
         record = {
-            "n_draft": plan.options.n_draft,
+            "n_draft": options.n_draft,
             "length": round(acceptance.length, 4),
             "by_position": [round(rate, 4) for rate in acceptance.by_position],
             "steps": acceptance.steps,
         }
-        recipe.write(plan.folder, target, weights, card | {"acceptance": record, "history": trainer.history})
+        recipe.write(folder, target, weights, card | {"acceptance": record, "history": trainer.history})
 
     torch.set_num_threads(int(target.settings["threads"]))
-    trainer = Trainer(recipe, weights, embedding, plan.folder, save, device)
+    trainer = Trainer(recipe, weights, embedding, folder, save, device)
     trainer.run(training, held_out, partial(report, TRAINING))
-    if plan.kind == "eagle3":
-        write_for_llama_server(plan.folder, target, note)
+    if options.kind == "eagle3":
+        write_for_llama_server(folder, target, note)
     try:
-        written = dict(parse_json((plan.folder / CARD).read_bytes())) | {"history": trainer.history}
+        written = dict(parse_json((folder / CARD).read_bytes())) | {"history": trainer.history}
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
-            f"{plan.folder}: has no head yet, as nothing was evaluated (more --epochs), or a damaged {CARD}"
+            f"{folder}: has no head yet, as nothing was evaluated (more --epochs), or a damaged {CARD}"
         ) from error
-    write_json(plan.folder / CARD, written)
-    return written | {"path": str(recipe.path(plan.folder, target))}
+    write_json(folder / CARD, written)
+    return written | {"path": str(recipe.path(folder, target))}
 
 
 def run_vocabulary(file: Path, answers: Sequence[Answer], n_vocab: int, size: int) -> DraftVocabulary:
@@ -132,12 +131,12 @@ def write_for_llama_server(folder: Path, target: Any, note: Note) -> None:
     note(f"for llama-server: --spec-type draft-eagle3 -md {folder / GGUF}")
 
 
-def make_recipe(target: Any, plan: TrainingPlan, vocabulary: DraftVocabulary) -> Recipe:
+def make_recipe(target: Any, options: TrainingOptions, vocabulary: DraftVocabulary) -> Recipe:
     """Return the recipe of a kind of head for a target, whose width and tokens it takes over."""
     model, n_vocab = target.identity()["model"], target.vocab.size
     facts = TargetFacts(target.name, model, target.layers, target.hidden_size, n_vocab)
-    recipe = KINDS[plan.kind](facts, head_shape(target.hidden_size), vocabulary, plan.options)
-    recipe.begin(target.path, plan.base)
+    recipe = KINDS[options.kind](facts, head_shape(target.hidden_size), vocabulary, options)
+    recipe.begin(target.path, options.base)
     return recipe
 
 
@@ -146,8 +145,9 @@ def usual_layers(recipe: Recipe) -> set[int]:
     target, found = recipe.target, set[int]()
     for kind in HEADS:
         with suppress(ModelError, UsageError):  # the target has too few layers for some
-            one = kind(target, recipe.shape, recipe.vocabulary, TrainingOptions())
-            found.update(one.config.resolved(target.layers).layer_ids)
+            usual = TrainingOptions(kind.kind, recipe.options.folder)
+            other = kind(target, recipe.shape, recipe.vocabulary, usual)
+            found.update(other.config.resolved(target.layers).layer_ids)
     return found
 
 
@@ -165,7 +165,7 @@ def embedding_of(target: Any) -> Any:
 
 
 def make_card(
-    llm: LLM, prompts: TrainingPrompts, plan: TrainingPlan, training: Sequences, held_out: Sequences
+    llm: LLM, prompts: TrainingPrompts, options: TrainingOptions, training: Sequences, held_out: Sequences
 ) -> dict[str, Any]:
     """Return what a head was trained for and on."""
 
@@ -174,26 +174,26 @@ def make_card(
         return {"answers": len(sequences), "answer_tokens": tokens}
 
     return {
-        "kind": plan.kind,
+        "kind": options.kind,
         "paceline": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "target": {"name": llm.target.name, "model": llm.target.identity()["model"]},
         "sources": [asdict(source) for source in prompts.sources],
         "training": size(training),
         "held_out": size(held_out),
-        "settings": asdict(plan.options) | {"draft_vocab": plan.draft_vocab},
+        "settings": options.record,
     }
 
 
 def require_memory(
-    plan: TrainingPlan, config: HeadConfig, weights: Mapping[str, Any], embedding: Any, device: str
+    options: TrainingOptions, config: HeadConfig, weights: Mapping[str, Any], embedding: Any, device: str
 ) -> int:
     """Return the estimated bytes of weights, embedding and a batch, without the target itself.
     Raises UsageError if they are more than the device has free."""
-    tokens, steps = plan.options.batch_tokens, max(1, plan.options.depth)
+    tokens, steps = options.batch_tokens, max(1, options.depth)
     parameters = sum(int(weight.numel()) for weight in weights.values())
     vocab = config.draft_vocab
-    if KINDS[plan.kind].drafts_all:  # see sampled_logits
+    if KINDS[options.kind].drafts_all:  # see sampled_logits
         vocab = min(vocab, 3 * RANDOM_TOKENS)
     logits = LOGIT_COPIES * tokens * vocab * steps
     states = tokens * steps * (WIDTHS * config.shape.hidden + 4 * config.shape.feed_forward) * config.n_layers

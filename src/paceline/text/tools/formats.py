@@ -68,7 +68,9 @@ THOUGHTS = (
 
 def thought_of(template: str) -> Thought | None:
     """Return the marks of thoughts of models with this chat template; None if it has none."""
-    return next((one for one in THOUGHTS if (one.template_marker or one.open) in template), None)
+    return next(
+        (thought for thought in THOUGHTS if (thought.template_marker or thought.open) in template), None
+    )
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ TABLE = (
 
 def format_of(template: str) -> ToolFormat:
     """Return the format of models with this chat template."""
-    return next(one for one in TABLE if all(sign in template for sign in one.template_markers))
+    return next(form for form in TABLE if all(sign in template for sign in form.template_markers))
 
 
 def visible_control_tokens(
@@ -271,7 +273,10 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     }
     if not tools:
         return None
-    schemas = {place: _parameters(place, tool) for place, tool in tools.items()}
+    schemas: dict[str, dict[str, Any]] = {
+        place: {"type": "object", **(tool.get("parameters") or {"properties": {}}), "$comment": place}
+        for place, tool in tools.items()
+    }
     outside = form.pairs is not None or form.quote != '"' or "{name}" in form.forced_prefix
     if len(tools) == 1 and "{name}" in form.forced_prefix:
         ((place, tool),) = tools.items()
@@ -289,8 +294,3 @@ def force_call(form: ToolFormat, choice: ToolChoice) -> ForcedCall | None:
     if form.calls_are_list and not outside:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
     return ForcedCall("", schema, GENERIC) if outside else ForcedCall(form.forced_prefix, schema, form)
-
-
-def _parameters(place: str, function: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = function.get("parameters") or {"properties": {}}
-    return {"type": "object", **parameters, "$comment": place}

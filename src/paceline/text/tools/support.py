@@ -115,7 +115,7 @@ def complete_tool(tool: Tool) -> Tool:
     properties = dict(parameters["properties"]) if isinstance(parameters["properties"], dict) else {}
     for name, schema in properties.items():
         types = property_types(parameters, name) - {"null"}
-        kind = next((one for one in ("string", "number", *types) if one in types), "string")
+        kind = next((word for word in ("string", "number", *types) if word in types), "string")
         properties[name] = {"description": "", **(schema if isinstance(schema, dict) else {}), "type": kind}
     return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.system.atomic import atomic_write
 from paceline.system.home import cpu_name, to_stderr
-from paceline.system.whole import atomic_write
 
 # Seconds of a product, by a type's number, rows of activations and a buffer's name.
 Seconds = Callable[[int, int, str], float]

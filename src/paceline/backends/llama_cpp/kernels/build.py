@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 
 from paceline.backends.llama_cpp.kernels.commands import run_all
 from paceline.speculative.errors import KernelError
+from paceline.system.atomic import atomic_write
 from paceline.system.home import Warn, caches, make_private_folder, to_stderr
-from paceline.system.leaving import scratch_folder
 from paceline.system.locks import folder_lock
-from paceline.system.whole import atomic_write
+from paceline.system.shutdown import scratch_folder
 
 SOURCE_FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-rtti", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")

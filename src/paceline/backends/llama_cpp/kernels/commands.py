@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.speculative.errors import KernelError
-from paceline.system.leaving import cleanup_on_exit
 from paceline.system.processes import wait_within
+from paceline.system.shutdown import cleanup_on_exit
 
 CPU_SECONDS, IDLE_SECONDS = 900.0, 300.0  # processor time of one command, and time without progress
 

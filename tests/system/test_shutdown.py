@@ -8,11 +8,11 @@ import sys
 import textwrap
 from pathlib import Path
 
-from paceline.system import leaving
-from paceline.system.leaving import NAME, remove_leftovers, scratch_file, scratch_folder
+from paceline.system import shutdown
+from paceline.system.shutdown import NAME, remove_leftovers, scratch_file, scratch_folder
 
 SCRIPT = """
-    from paceline.system.leaving import cleanup_on_exit, exit_now, register_cleanup
+    from paceline.system.shutdown import cleanup_on_exit, exit_now, register_cleanup
 
     def say(word):
         return lambda: print(word, flush=True)
@@ -38,7 +38,7 @@ def test_what_is_still_to_be_undone_is_undone_last_things_first() -> None:
 WORKER = """
 import sys, time
 from pathlib import Path
-from paceline.system.leaving import scratch_file, scratch_folder
+from paceline.system.shutdown import scratch_file, scratch_folder
 folder = Path(sys.argv[1])
 with scratch_file(folder) as file, scratch_folder(folder) as inside:
     file.write_bytes(b"half")
@@ -69,7 +69,7 @@ def test_it_is_there_for_as_long_as_it_is_worked_on(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
-def age(path: Path, seconds: float = leaving.MAX_AGE_SECONDS + 60) -> None:
+def age(path: Path, seconds: float = shutdown.MAX_AGE_SECONDS + 60) -> None:
     then = path.lstat().st_mtime - seconds
     os.utime(path, (then, then), follow_symlinks=False)
 
@@ -103,8 +103,8 @@ def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:
-    script = WORKER.replace("time.sleep(600)", "leaving.remove_all(); os._exit(3)")
-    script = "import os\nfrom paceline.system import leaving\n" + script
+    script = WORKER.replace("time.sleep(600)", "shutdown.remove_all(); os._exit(3)")
+    script = "import os\nfrom paceline.system import shutdown\n" + script
     lives, living = worker(tmp_path)
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (3, b"")

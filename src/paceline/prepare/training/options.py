@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,30 @@ from paceline.speculative.errors import MissingExtraError, UsageError
 from paceline.speculative.validation import setting, validate_fields
 from paceline.system.locks import run_lock
 
+PLACES = ("folder", "base", "cache", "device")  # where a run is, not what it learns
+
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The settings of a run, and the choices of its kind of head.
+    """What `paceline train` does.
+    folder: of the head. base: a GGUF file of a draft model to begin with (draft, pard).
+    cache: a folder of answers and hidden states that several heads share, else they are in the head's own.
     evaluations: of a run, on `held_out` sequences. n_draft: tokens drafted in them.
     patience: evaluations without a better head after which the run ends.
     layers, width: 0 for the kind's own. decay: weight of each further token.
     mask_token: a block's placeholder. markov_rank: of a block's correction by the token before.
     exit_layers: numbers of the target's first layers that draft (exits, kangaroo), () for the usual ones."""
 
+    kind: str
+    folder: Path
+    base: Path | None = None
+    cache: Path | None = None
+    device: str = "auto"
+    max_tokens: int = setting(256, "Tokens of an answer.", 2)
+    temperature: float = setting(0.0, "Temperature of the answers; 0: greedy.", 0)
+    answer_minutes: float = setting(0.0, "Time for answers; 0: as long as it takes.", 0)
+    draft_vocab: int = setting(8192, "Tokens that can be drafted: the most frequent.", 2)
+    use_cache: bool = setting(True, "Keep hidden states on disk instead of computing them again.")
     epochs: int = setting(10, "Times to read the answers.", 1)
     minutes: float = setting(0.0, "Longest time of training; 0: no limit.", 0)
     learning_rate: float = setting(1e-3, "Learning rate.", 1e-15)
@@ -47,26 +61,10 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         validate_fields(self)
 
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """What `paceline train` does. base: a GGUF file of a draft model to begin with (draft, pard).
-    cache: a folder of answers and hidden states that several heads share, else they are in the head's own."""
-
-    kind: str
-    folder: Path
-    options: TrainingOptions
-    draft_vocab: int = setting(8192, "Tokens that can be drafted: the most frequent.", 2)
-    max_tokens: int = setting(256, "Tokens of an answer.", 2)
-    temperature: float = setting(0.0, "Temperature of the answers; 0: greedy.", 0)
-    answer_minutes: float = setting(0.0, "Time for answers; 0: as long as it takes.", 0)
-    use_cache: bool = setting(True, "Keep hidden states on disk instead of computing them again.")
-    base: Path | None = None
-    cache: Path | None = None
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        validate_fields(self)
+    @property
+    def record(self) -> dict[str, Any]:
+        """The settings that decide what a run learns, for its card."""
+        return {name: value for name, value in vars(self).items() if name not in PLACES}
 
     @property
     def cache_folder(self) -> Path:
@@ -83,13 +81,13 @@ class TrainingPlan:
 
 
 def mtp_file(folder: Path) -> Path:
-    """Return the GGUF file of a trained MTP layer, beside the folder of its run."""
+    """Return the GGUF file of a trained MTP layer, next to the folder of its run."""
     return folder.with_name(f"{folder.name}.gguf")
 
 
-def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
-    """Return the plan of these settings, each a field of the plan or of its options. Raises UsageError.
-    folder: of the head; for mtp its GGUF file, beside which the run has a folder."""
+def make_options(kind: str, folder: Path, **given: Any) -> TrainingOptions:
+    """Return the options of a run. Raises UsageError.
+    folder: of the head; for mtp its GGUF file, next to which the run has a folder."""
     from paceline.heads.confidence import KIND as CONFIDENCE
     from paceline.heads.confidence import read_confidence
     from paceline.heads.files import CARD, CONFIG
@@ -104,9 +102,7 @@ def make_plan(kind: str, folder: Path, **given: Any) -> TrainingPlan:
         raise UsageError(
             f"{folder}: is a file, or has a model or a head of another kind; give another folder (-o)"
         )
-    names = [field.name for field in fields(TrainingOptions) if field.name in given]
-    options = TrainingOptions(**{name: given.pop(name) for name in names})
-    return TrainingPlan(kind, folder, options, **given)
+    return TrainingOptions(kind, folder, **given)
 
 
 def require_torch() -> None:

@@ -39,9 +39,9 @@ def exit_now(
 ) -> NoReturn:
     """Call the cleanups, and exit with this code.
     The defaults bind the list and `os._exit`: a signal may come after Python has cleared the modules."""
-    for one in reversed(undo):
+    for cleanup in reversed(undo):
         try:
-            one()
+            cleanup()
         except Exception:  # a closed terminal, or a cleared module
             continue
     end(code)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.whole import atomic_write, check_output, private_file, write_output
+from paceline.system.atomic import atomic_write, check_output, private_file, write_output
 
 
 @pytest.fixture
@@ -53,36 +53,6 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, error: type[BaseExceptio
     with pytest.raises(error):
         work()
     assert only(tmp_path).read_bytes() == b"old"
-
-
-def test_a_name_that_was_taken_meanwhile_is_kept_where_it_had_to_be_new(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-
-    def work() -> None:
-        with atomic_write(path, new=True) as part:
-            part.write_bytes(b"ours")
-            path.write_bytes(b"theirs")
-
-    with pytest.raises(FileExistsError):
-        work()
-    assert only(tmp_path).read_bytes() == b"theirs"
-    with (
-        pytest.raises(UsageError, match="out was made by another process meanwhile"),
-        write_output(tmp_path / "out", force=False),
-    ):
-        pass
-
-
-def test_a_new_file_without_links_is_new_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refused)
-    with atomic_write(tmp_path / "out", new=True) as part:
-        part.write_bytes(b"ours")
-    assert only(tmp_path).read_bytes() == b"ours"
-    with pytest.raises(FileExistsError), atomic_write(tmp_path / "out", new=True):
-        pass
 
 
 def test_modes_are_the_umasks_or_those_of_the_file_before_or_the_users_alone(tmp_path: Path) -> None:
@@ -133,7 +103,7 @@ def test_a_full_disk_is_told_of_the_file_that_was_asked_for_and_leaves_the_old_o
     path.write_bytes(b"old")
     with (
         pytest.raises(PacelineError, match=r"/out: cannot be written \(File too large\); make room"),
-        write_output(path, force=True) as part,
+        write_output(path) as part,
         part.open("wb") as file,
     ):
         file.write(bytes(1 << 17))
@@ -141,10 +111,10 @@ def test_a_full_disk_is_told_of_the_file_that_was_asked_for_and_leaves_the_old_o
 
 
 def test_errors_of_what_is_read_meanwhile_are_not_blamed_on_what_is_written(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught, write_output(tmp_path / "out", force=False):
+    with pytest.raises(FileNotFoundError) as caught, write_output(tmp_path / "out"):
         (tmp_path / "source").read_bytes()
     assert caught.value.filename == str(tmp_path / "source")
-    with pytest.raises(BrokenPipeError), write_output(tmp_path / "out", force=False):
+    with pytest.raises(BrokenPipeError), write_output(tmp_path / "out"):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.speculative.errors import PacelineError, UsageError
-from paceline.system.leaving import NAME, PRIVATE, USUAL, scratch_file
+from paceline.system.shutdown import NAME, PRIVATE, USUAL, scratch_file
 
 
 @contextmanager
-def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Make an empty file, which is renamed to `path` at the end, or removed on errors. Links are followed.
     private: readable by the user only, from the first byte on; by default by the umask, or like the replaced
-    file. new: raise OSError if the name is taken by then. Raises OSError, which names `path`."""
+    file. Raises OSError, which names `path`."""
     target = Path(os.path.realpath(path))
     try:
         before = None
@@ -34,7 +34,7 @@ def atomic_write(path: Path, *, private: bool = False, new: bool = False) -> Ite
             yield part
             with part.open("rb+") as file:
                 os.fsync(file.fileno())  # a complete name must not outlive its bytes
-            _publish(part, target, new=new)
+            part.replace(target)
     except OSError as error:
         if _is_own_error(error):
             error.filename, error.filename2 = str(path), None
@@ -66,15 +66,11 @@ def check_output(out: Path, *sources: Path, force: bool) -> None:
 
 
 @contextmanager
-def write_output(out: Path, *, force: bool) -> Iterator[Path]:
-    """Write a file that the user named, atomically.
-    Raises UsageError if another process has made it meanwhile, and PacelineError if it cannot be written."""
+def write_output(out: Path) -> Iterator[Path]:
+    """Write a file that the user named, atomically. Raises PacelineError if it cannot be written."""
     try:
-        with atomic_write(out, new=not force) as part:
+        with atomic_write(out) as part:
             yield part
-    except FileExistsError as error:
-        why = "was made by another process meanwhile, and is kept"
-        raise UsageError(f"{out} {why}: choose another name, or --force") from error
     except OSError as error:
         if error.filename != str(out):
             raise
@@ -104,14 +100,3 @@ def _is_own_error(error: OSError) -> bool:
     if error.errno is None or isinstance(error, BrokenPipeError):
         return False
     return error.filename is None or NAME.fullmatch(Path(os.fsdecode(error.filename)).name) is not None
-
-
-def _publish(part: Path, target: Path, *, new: bool) -> None:
-    if new:
-        try:
-            os.link(part, target)  # unlike a rename it never replaces a file
-            return
-        except OSError:  # perhaps a file system without links
-            if os.path.lexists(target):
-                raise FileExistsError(f"{target} exists") from None
-    part.replace(target)
