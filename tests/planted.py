@@ -144,7 +144,7 @@ def bonus_of_the_draft() -> Iterator[None]:
         if not verdict.path or tree.children(verdict.path[-1]):
             return verdict
         row = drafts[0].row_after([*out._after, *tree.path_tokens(verdict.path[-1])])
-        return verify.Verdict(verdict.path, rng.draw(softmax(row)))
+        return verify.Verdict(verdict.path, rng.draw(softmax(row.astype(np.float64))))
 
     with replaced(model.ModelDrafter, "propose", noted), replaced(decode, "verify", judge):
         yield

@@ -81,7 +81,7 @@ def farthest(made: SamplingSetup, context: Context, shallow: bool) -> dict[str, 
         return step, tokens[1]
 
     counted, found = ContextCounts(made, context), dict.fromkeys(TESTS, 0.0)
-    counted.outcomes = defaultdict(Weighted)  # type: ignore[assignment]
+    counted.outcomes = defaultdict(Weighted)  # type: ignore[arg-type]
     for Weighted.weight, (step, second) in outcomes(run):
         counted.add(step, second, shallow)
     for count, weights in counted.outcomes.items():
