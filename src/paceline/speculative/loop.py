@@ -65,7 +65,8 @@ def advance_requests(
     trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, n_prefill, chunk, timer)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
     batch += [(request.session, tokens) for request, tokens in prefilling]
-    drafting_on = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
+    drafted_for = any([request.n_draft for request in decoding])  # noqa: C419  # a list is faster
+    drafting_on = drafted_for or any([request.n_draft for request, _ in prefilling])  # noqa: C419
     outs = target.forward(batch, drafter.required_outputs if drafting_on else NO_OUTPUTS)
     forward_seconds = timer() / len(batch)
     shared = StepTimes(drafting / n, forward_seconds, other=deciding / n) if n else StepTimes()
@@ -81,7 +82,7 @@ def advance_requests(
     done = list(zip(going, steps, strict=True))
     for (request, _), out in zip(prefilling, outs[n:], strict=True):
         done.append((request, prefill(request, out, StepTimes(forward=forward_seconds))))
-    if steps and drafting_on:
+    if steps and drafted_for:
         policy.update(going, steps)
         carried_over = timer() / n
         for request in going:

@@ -277,3 +277,16 @@ def test_it_is_learned_from_the_first_rejection(rollback: Rollback) -> None:
     assert any(len(step.path) < len(step.tree) for step in steps)
     assert policy._recomputes == (rollback == "restore")
     assert (policy._prices.recompute > 0) == (rollback == "restore")
+
+
+def test_a_plain_request_beside_a_prompt_asks_nothing_of_the_policy() -> None:
+    """The first pass decodes only the plain one; the prompt of the other is longer than one pass."""
+    target, drafter = ToyTarget(6, seed=1), PortfolioDrafter([ModelDrafter(ToyTarget(6, seed=1), 6)])
+    requests = [
+        start_request(target, drafter, GenerationRequest(prompt=prompt, max_tokens=9, n_draft=n))
+        for prompt, n in (([1], 0), ([1, 2] * 50, 8))
+    ]
+    rule = policy(FLAT)
+    for request, step in decode(target, drafter, rule, requests, lambda: 0.0, chunk=40):
+        assert request is requests[1] or len(step.tree) == 0
+    assert rule.summary.steps == requests[1].stats.steps > 0
