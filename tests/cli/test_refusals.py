@@ -209,3 +209,11 @@ def test_what_goes_wrong_anywhere_is_one_line_and_a_code(
 
     monkeypatch.setattr("paceline.cli.run.read_prompt", failing)
     assert run(capsys, target, "hi") == Done(code, "", err)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device here")  # noqa: PTH110
+@pytest.mark.parametrize("args", [["-f", "/dev/zero"], ["--messages", "/dev/zero"]])
+def test_an_endless_file_is_refused_before_memory_fills(
+    capsys: Capture, target: Path, args: list[str]
+) -> None:
+    run(capsys, target, *args).refused(2, "/dev/zero: has more than 64 MiB")

@@ -30,13 +30,15 @@ SystemPrompt = Annotated[
 FORM = 'write a list: [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 MIN_ANSWER_TOKENS = 256  # reserved for an answer, at most a quarter of the context
 QUOTES = '"""'
+MAX_TEXT_BYTES = 1 << 26  # more than any context holds; a device may be endless
 HISTORY_LINES = 1000
 
 
 def read_text(file: Path) -> str:
     """Return the text of a file. Raises UsageError if it cannot be read or is not UTF-8."""
     try:
-        return decode(file.read_bytes(), str(file))
+        with file.open("rb") as stream:
+            return decode(stream.read(MAX_TEXT_BYTES + 1), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
@@ -52,7 +54,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     elif text is not None and text != "-":
         text = typed.text("the prompt", text)
     elif sys.stdin is not None and (text is not None or file is not None or not sys.stdin.isatty()):
-        text, where = decode(sys.stdin.buffer.read(), "stdin"), "stdin: the prompt"
+        text, where = decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "stdin"), "stdin: the prompt"
     if not text:
         why = "no prompt" if text is None else f"{where} is empty"
         raise UsageError(f"{why}: give it as an argument, with -p, with -f FILE or on stdin")
@@ -77,6 +79,9 @@ def read_prompts(file: Path) -> list[str]:
 
 def decode(data: bytes, where: str) -> str:
     """Return UTF-8 text without a byte order mark. Raises UsageError."""
+    if len(data) > MAX_TEXT_BYTES:
+        why = f"has more than {MAX_TEXT_BYTES >> 20} MiB, which no model reads: shorten it"
+        raise UsageError(f"{where}: {why}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
