@@ -59,6 +59,18 @@ def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
     target.close()
 
 
+def test_passes_cost_the_mean_of_few_measurements_not_the_bound_of_a_policy() -> None:
+    table = {16: {1: 1.0, 2: 1.3, 3: 1.2}}
+    cost = PassCosts(table, 2.0, {16: {1: 9, 2: 1, 3: 1}})
+    assert cost.seconds(3, 16) > 1.3
+    clock = VirtualClock()
+    target = SimulatedTarget(recorded(), cost, clock)
+    session = target.open()
+    session.extend(PROMPT)
+    target.forward([(session, chain([1, 5], "test"))], RequiredOutputs())
+    assert clock() == pytest.approx(1.2)
+
+
 def test_times_are_those_of_the_clock() -> None:
     recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
     clock = VirtualClock()

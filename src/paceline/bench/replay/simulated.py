@@ -32,7 +32,9 @@ class SimulatedTarget(DelegatingTarget):
         self, target: Target, cost: PassCosts, clock: VirtualClock, step: float = 0, *, prompts: bool = False
     ) -> None:
         super().__init__(target)
-        self.cost, self.clock, self.step, self.prompts = cost, clock, step, prompts
+        # The mean of each measurement: a policy takes the more expensive bound where it has seen few passes.
+        self.cost = PassCosts(cost.table)
+        self.clock, self.step, self.prompts = clock, step, prompts
 
     def open(self, beside: Session | None = None) -> SimulatedSession:
         return SimulatedSession(self, self.inner.open())
