@@ -117,10 +117,22 @@ def test_a_request_refuses_values_that_no_model_can_take(name: str, value: Any) 
         GenerationRequest(**values)
 
 
-@pytest.mark.parametrize("prediction", [(V,), (1, -1)])
-def test_a_prediction_has_the_models_tokens(prediction: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="the prediction has a token id outside"):
-        begin(ToyTarget(V, seed=1), drafters()[0], PROMPT, 4, prediction=prediction)
+def test_a_grammar_and_ignore_eos_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="ignore_eos"):
+        GenerationRequest(prompt=PROMPT, max_tokens=4, ignore_eos=True, grammar=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"prediction": (V,)}, "the prediction has a token id outside"),
+        ({"prediction": (1, -1)}, "the prediction has a token id outside"),
+        ({"sampling": Sampling(logit_bias={V: 1.0})}, f"logit_bias for token {V}"),
+    ],
+)
+def test_predictions_and_biases_have_the_models_tokens(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        begin(ToyTarget(V, seed=1), drafters()[0], PROMPT, 4, **values)
 
 
 class Shortened(ToySession):
