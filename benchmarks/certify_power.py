@@ -88,7 +88,7 @@ def sampled(mistake: Mistake, seed: int) -> tuple[str, float]:
 
 
 def state(name: str, seed: int) -> tuple[str, float]:
-    budget, n_ctx = Drafting().budget, 8192  # with room for cells that stay
+    budget, n_ctx = Drafting(width=3).budget, 8192  # trees; with room for cells that stay
     with STATE_MISTAKES[name](), closing(LlamaTarget(zoo.target_path(), n_ctx=n_ctx, sessions=2)) as target:
         found = check_state(
             target, _texts, budget, 0.0, sequences=PLAN.sequences, seed=seed, tick=lambda: None

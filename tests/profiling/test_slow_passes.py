@@ -21,10 +21,12 @@ def test_slow_passes_are_reported_once_unless_short_anyway(
     taken: float, known: float, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.profiling.slow_passes.MIN_SECONDS", 0.005)
-    cost = PassCosts({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, 1.0)
+    cost = PassCosts({512: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, 1.0)
     target: Any = SimpleNamespace(on_forward=None)
     costs, warnings = DecodingCosts(cost), list[str]()
     watch_passes(target, costs, warnings.append)
+    for _ in range(2 * PASSES if target.on_forward is not None else 0):
+        target.on_forward(1, 4096, 9 * known)  # beyond the known context lengths
     for rows in [1, 3] * 2 * PASSES:
         cost.update(rows, 300, taken * cost.seconds(rows, 300))  # the policy's adapts
         if target.on_forward is not None:

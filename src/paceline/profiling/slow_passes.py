@@ -22,7 +22,8 @@ def watch_passes(target: Backend, costs: DecodingCosts, warn: Warn) -> None:
     passes: deque[tuple[int, int, float]] = deque(maxlen=PASSES)
 
     def on_forward(rows: int, depth: int, seconds: float) -> None:
-        passes.append((rows, depth, seconds))
+        if depth <= known.depths[-1]:  # longer contexts cost more than is known
+            passes.append((rows, depth, seconds))
         if len(passes) < PASSES:
             return
         times = median(seconds / known.seconds(rows, depth) for rows, depth, seconds in passes)
