@@ -121,7 +121,7 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setattr("paceline.hardware.cores._busy_seconds", lambda: 0.0)
         patch.setattr("paceline.profiling.pass_costs.doubt_about", lambda cost: "")
         patch.setattr("paceline.profiling.slow_passes.MIN_SECONDS", float("inf"))
-        patch.setattr("paceline.loading.restore", lambda *_: None)  # tests do not learn from each other
+        patch.setattr("paceline.loading.restore", lambda *_: lambda: None)  # each test begins anew
         patch.setattr("paceline.storage.costs.implausibility", lambda table: "")
         yield
 

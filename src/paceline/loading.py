@@ -23,7 +23,7 @@ from paceline.drafter_table import DRAFT, users
 from paceline.drafts import loaded_traits, open_draft, require_fit, traits_of
 from paceline.fits import LOSSY_PREFILL, MTP, NO_MODEL, source_of, why_not
 from paceline.plan import LoadPlan, check_inputs, resolve
-from paceline.profiling.learned import keep, restore
+from paceline.profiling.learned import restore
 from paceline.profiling.pass_costs import costs_of, refresh, save
 from paceline.profiling.slow_passes import watch_passes
 from paceline.settings import AUTO, PLAIN, Drafting, LoadOptions, PathLike
@@ -168,8 +168,7 @@ def assemble(plan: LoadPlan, target: Backend, draft: Backend | None, drafting: D
         watch_passes(target, costs, to_stderr)
         llm.on_close(lambda: save(target, draft, costs))
     if isinstance(policy := llm.policy, GoodputPolicy):
-        restore(policy, target, draft, to_stderr)
-        llm.on_close(lambda: keep(policy, target, draft, to_stderr))
+        llm.on_close(restore(policy, target, draft, to_stderr))
     return llm
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from paceline.api import LLM
@@ -135,8 +135,11 @@ def diagnose_models(
 ) -> dict[str, Any]:
     """Return the diagnosis as `--json` prints it. record: the costs. requests: a file of recorded ones."""
     read_errors: list[str] = []
+    compares = llm.draft is not None and not isinstance(llm.draft, DraftBase)  # vocabularies and templates
     target, draft = (
-        None if model is None or not model.path.exists() else facts_or_note(model.path, read_errors.append)
+        facts_or_note(model.path, read_errors.append, tokens=compares)
+        if model is not None and model.path.exists()
+        else None
         for model in (llm.target, llm.draft)
     )
     costs, doubt, run = DecodingCosts.read(record), next(iter(record["doubts"].values()), ""), None
@@ -229,7 +232,8 @@ def evidence_of_run(evidence: Evidence, llm: LLM, tick: ProgressTick) -> tuple[E
     proposals = max((one["proposed"] for one in stats["by_source"].values()), default=0)
     translated = llm.drafting.cross_vocab != "off"
     counts |= {"proposals": proposals, "times": stats["time"], "translated": translated}
-    evidence = replace(evidence, others=load.processors, **counts, **_try_draft(llm, tokens, plain))
+    counts |= _try_draft(llm, tokens, plain, translated=translated)
+    evidence = replace(evidence, others=load.processors, **counts)
     proven = verdict.identical and plain.tokens_per_second > 0
     return evidence, {
         "run": {
@@ -243,17 +247,15 @@ def evidence_of_run(evidence: Evidence, llm: LLM, tick: ProgressTick) -> tuple[E
     }
 
 
-def _try_draft(llm: LLM, prompt: list[int], plain: Generation) -> dict[str, Any]:
+def _try_draft(llm: LLM, prompt: list[int], plain: Generation, *, translated: bool) -> dict[str, Any]:
     """Return the acceptance of drafts of a fixed length, which no policy withholds, and the surprise of a
     draft model by the target's text (Evidence.tried, surprise, log_vocab)."""
     given = {**llm.drafting.explicit_settings, "policy": "fixed", "n_draft": TRIED_LENGTH, "width": 1}
     settings = make_settings(Drafting, {**given, "drafters": llm.drafting.drafters})
     stats = _generate(LLM(llm.target, llm.drafter, settings, llm.draft), prompt, False, lambda _: None).stats
-    found: dict[str, Any] = {}
+    found, draft = dict[str, Any](), llm.draft
     if stats.drafted >= MIN_DRAFTED_TOKENS:  # slow passes leave no time for more
         found["tried"] = theory.acceptance(stats.accepted, stats.rejected)
-    draft, n_vocab = llm.draft, llm.target.vocab.size
-    translated = llm.drafting.cross_vocab != "off"
     if draft is None or isinstance(draft, DraftBase) or translated or len(plain.tokens) < MIN_JUDGED:
         return found
     text = plain.tokens[: min(MAX_JUDGED, draft.caps.max_tree_nodes, draft.caps.max_batch_tokens - 1)]
@@ -263,7 +265,7 @@ def _try_draft(llm: LLM, prompt: list[int], plain: Generation) -> dict[str, Any]
             draft.forward([(session, session.pending_tokens)], NO_OUTPUTS)
         (out,) = draft.forward([(session, chain(text, DRAFT))], NO_OUTPUTS)
         losses = [-logprob(out.logits(row), token)[0] for row, token in enumerate(text)]
-    return found | {"surprise": sum(losses) / max(1, len(losses)), "log_vocab": math.log(n_vocab)}
+    return found | {"surprise": fmean(losses), "log_vocab": math.log(llm.target.vocab.size)}
 
 
 def evidence_of_requests(path: Path) -> dict[str, Any]:

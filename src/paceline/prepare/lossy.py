@@ -37,7 +37,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Scores:
-    """Of the tokens of a text: their negative log-likelihood, and the likeliest tokens in their places."""
+    """The negative log-likelihood of each token of a text, and the likeliest token at each place."""
 
     nats: NDArray[np.float64]
     likeliest: NDArray[np.int64]

@@ -5,8 +5,7 @@ and the weights of its calibrator. A process begins with it and unlearns it as f
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
 
 from paceline.backends.interface import Backend
 from paceline.profiling.pass_costs import cost_key
@@ -18,17 +17,17 @@ from paceline.system.home import Warn
 FOLDER = "learned"
 
 
-def restore(policy: GoodputPolicy, target: Backend, draft: Backend | None, warn: Warn) -> None:
-    """Let a policy begin with what earlier processes have learned. `warn` is called about a damaged file."""
-    with suppress(PacelineError, OSError):  # a model without an identity
-        home.load_record(FOLDER, _key(target, draft), policy.begin_with, warn, "drafters are tried anew")
+def restore(policy: GoodputPolicy, target: Backend, draft: Backend | None, warn: Warn) -> Callable[[], None]:
+    """Let a policy begin with what earlier processes have learned, and return the function that stores what
+    it has learned: the last process wins. `warn` is called about a file that cannot be used."""
+    try:
+        key = {"target": cost_key(target, "target"), "draft": draft and cost_key(draft, "draft")}
+    except (PacelineError, OSError):  # a model without an identity
+        return lambda: None
+    home.load_record(FOLDER, key, policy.begin_with, warn, "drafters are tried anew")
 
+    def keep() -> None:
+        if (found := policy.learned) and policy.costs.is_reliable:
+            home.write_record(FOLDER, key, found, warn, "the next process tries drafters anew")
 
-def keep(policy: GoodputPolicy, target: Backend, draft: Backend | None, warn: Warn) -> None:
-    """Store what a policy has learned. The last process wins."""
-    if (found := policy.learned) and policy.costs.is_reliable:
-        home.write_record(FOLDER, _key(target, draft), found, warn, "the next process tries drafters anew")
-
-
-def _key(target: Backend, draft: Backend | None) -> dict[str, Any]:
-    return {"target": cost_key(target, "target"), "draft": draft and cost_key(draft, "draft")}
+    return keep

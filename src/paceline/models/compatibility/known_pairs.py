@@ -1,6 +1,6 @@
 """Known draft models by the target's family, to download if no installed model fits.
 
-The table known_pairs.json cites a source for each pair. Of draft heads it has the most used."""
+The table known_pairs.json cites a source for each pair. It lists only the draft heads that are used most."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ def read_model_facts(reference: Path, *, tokens: bool = True) -> ModelFacts:
     return read_folder(path, tokens=tokens) if folder else read_gguf(path, tokens=tokens)
 
 
-def facts_or_note(path: Path, note: Callable[[str], object]) -> ModelFacts | None:
-    """Read a model without its vocabulary. If that fails, call `note` and return None."""
+def facts_or_note(path: Path, note: Callable[[str], object], *, tokens: bool = False) -> ModelFacts | None:
+    """Read a model, by default without its vocabulary. If that fails, call `note` and return None."""
     try:
-        return read_model_facts(path, tokens=False)
+        return read_model_facts(path, tokens=tokens)
     except (PacelineError, OSError) as error:
         note(f"header of {path.name}: {error}")
         return None
